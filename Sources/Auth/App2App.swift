@@ -1,6 +1,6 @@
-internal import ExternalText
+import ExternalText
 public import FoundationEssentials
-internal import JSON
+import JSON
 
 /// How an app takes part in app-to-app authentication (Authgear's design).
 public struct App2AppOptions: Sendable, Equatable {

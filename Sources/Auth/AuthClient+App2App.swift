@@ -1,7 +1,7 @@
-internal import BrokerCore
-internal import ExternalText
+import BrokerCore
+import ExternalText
 public import FoundationEssentials
-internal import OAuth
+import OAuth
 
 /// App-to-app authentication: a login through another app of the same device, and letting another app in (Authgear's design).
 ///

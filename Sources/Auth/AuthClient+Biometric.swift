@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
+import BrokerCore
+import Cryptography
+import ExternalText
 public import FoundationEssentials
-internal import JOSE
-internal import OAuth
+import JOSE
+import OAuth
 
 /// Biometric logins (Authgear's design): a key of the device, which signs only after the device has recognised its user, logs that
 /// user in without a password, and lets other apps in.

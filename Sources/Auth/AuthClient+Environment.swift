@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Synchronization
+import BrokerCore
+import CredentialStore
+import Cryptography
+import OAuth
+import Synchronization
 
 extension AuthClient {
     // MARK: Access to the environment

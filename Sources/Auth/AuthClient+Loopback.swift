@@ -1,8 +1,8 @@
-internal import BrokerCore
+import BrokerCore
 public import FoundationEssentials
-internal import HTTPCodec
-internal import HTTPServer
-internal import Reactor
+import HTTPCodec
+import HTTPServer
+import Reactor
 
 /// A login of a program on the command line or the desktop: the browser comes back to a port of this machine (RFC 8252 §7.3).
 extension AuthClient {

@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
+import BrokerCore
+import CredentialStore
+import Cryptography
+import ExternalText
 public import FoundationEssentials
-internal import JSON
-internal import OAuth
-internal import Synchronization
+import JSON
+import OAuth
+import Synchronization
 
 /// Logs a user in and keeps the user's credentials: the `Auth` role of TIDAL's Auth design.
 ///

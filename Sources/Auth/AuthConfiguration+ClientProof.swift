@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 extension AuthConfiguration {
     /// What a client shows a provider in place of a secret. `AuthConfiguration.clientAuthentication` stays nil for it, unless the

@@ -1,6 +1,6 @@
-internal import ExternalText
+import ExternalText
 public import FoundationEssentials
-internal import JSON
+import JSON
 
 extension AuthConfiguration {
     /// Addresses of a provider. A member that is nil means the address of the kind of provider, or of the issuer's

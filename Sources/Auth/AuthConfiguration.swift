@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import ExternalText
+import BrokerCore
+import ExternalText
 public import FoundationEssentials
-internal import HTTPSClient
-internal import JSON
+import HTTPSClient
+import JSON
 
 /// A client at a provider: the parameters of the Auth design's `init`.
 public struct AuthConfiguration: Sendable, Equatable {

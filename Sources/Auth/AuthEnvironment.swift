@@ -1,12 +1,12 @@
 package import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPSClient
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import CredentialStore
+import Cryptography
+import HTTPSClient
+import OAuth
+import Postgres
+import Reactor
+import Synchronization
+import Waiting
 
 /// The resources that the `AuthClient` instances of a process share: a store, connections to providers, and a thread
 /// for both.

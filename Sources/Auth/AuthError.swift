@@ -1,5 +1,5 @@
-internal import BrokerCore
-internal import HTTPCodec
+import BrokerCore
+import HTTPCodec
 
 /// The error of an operation. Its texts are for people and contain no secrets.
 ///

@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 /// What an API has answered.
 public struct APIAnswer<Content: Sendable>: Sendable {

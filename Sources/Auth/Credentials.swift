@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
+import BrokerCore
+import Cryptography
+import ExternalText
 public import FoundationEssentials
-internal import OAuth
+import OAuth
 
 /// The levels of credentials, lowest first.
 public enum CredentialsLevel: String, Sendable, Comparable, CaseIterable {

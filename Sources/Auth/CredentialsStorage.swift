@@ -1,4 +1,4 @@
-internal import CredentialStore
+import CredentialStore
 
 /// A storage that a program brings, for `AuthEnvironment.Storage.program`: an entry of a keychain, a file, a row.
 ///

@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import Cryptography
-internal import Reactor
+import CredentialStore
+import Cryptography
+import Reactor
 
 /// Values in files of a directory, each encrypted by AES-256-GCM with a key that the program keeps elsewhere: an example of a
 /// `CredentialsStorage`.

@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import ExternalText
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import HTTPSClient
-internal import OAuth
-internal import Reactor
-internal import Waiting
+import BrokerCore
+import ExternalText
+import FoundationEssentials
+import HTTPCodec
+import HTTPSClient
+import OAuth
+import Reactor
+import Waiting
 
 /// Shows each request to the program before it is sent.
 struct InterceptingTransport: ProviderTransport {

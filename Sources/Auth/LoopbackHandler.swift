@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import Synchronization
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import Synchronization
 
 /// Answers the browser that comes back from a login.
 final class LoopbackHandler: RequestHandler {

@@ -1,5 +1,5 @@
-internal import BrokerCore
-internal import ExternalText
+import BrokerCore
+import ExternalText
 
 /// The error of an `OAuthClient`. Its texts are for people and contain no secrets.
 public enum OAuthClientError: Error, Sendable, Equatable {

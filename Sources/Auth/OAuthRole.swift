@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Synchronization
+import BrokerCore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
+import Synchronization
 
 /// The `OAuthClient` role of an `AuthClient`.
 struct OAuthRole: OAuthClient {

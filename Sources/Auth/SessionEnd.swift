@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import ExternalText
+import BrokerCore
+import ExternalText
 public import FoundationEssentials
-internal import JSON
-internal import OAuth
+import JSON
+import OAuth
 
 /// How a user's session has ended.
 public struct SessionEnd: Sendable, Equatable {

@@ -1,5 +1,5 @@
-internal import BrokerCore
-internal import Cryptography
+import BrokerCore
+import Cryptography
 
 /// A store of keys without hardware: keys on P-256, encrypted in the store of an environment, as its credentials are.
 ///

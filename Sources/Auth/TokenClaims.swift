@@ -1,8 +1,8 @@
-internal import ExternalText
+import ExternalText
 public import FoundationEssentials
-internal import JOSE
-internal import JSON
-internal import OAuth
+import JOSE
+import JSON
+import OAuth
 
 /// The claims that access tokens and refresh tokens have in common.
 ///

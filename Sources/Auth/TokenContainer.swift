@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 public import FoundationEssentials
 
 /// A user's access token and refresh token with the claims of both, at a provider whose tokens are JWTs.

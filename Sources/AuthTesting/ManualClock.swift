@@ -1,9 +1,9 @@
 public import Auth
-internal import BrokerCore
+import BrokerCore
 public import FoundationEssentials
 package import OAuth
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// A clock that a test moves, for `AuthEnvironment.scripted`. What sleeps on it sleeps until the test has moved it far
 /// enough.

@@ -1,9 +1,9 @@
 public import Auth
 package import DevelopmentProvider
-internal import ExternalText
+import ExternalText
 public import FoundationEssentials
-internal import HTTPCodec
-internal import HTTPServer
+import HTTPCodec
+import HTTPServer
 package import Reactor
 package import TLS
 

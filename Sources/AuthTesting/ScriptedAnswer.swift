@@ -1,7 +1,7 @@
 public import Auth
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
+import HTTPCodec
+import HTTPSClient
+import JSON
 
 /// An answer of a `ScriptedTransport` to one request.
 public struct ScriptedAnswer: Sendable {

@@ -1,10 +1,10 @@
 package import BrokerCore
-internal import ExternalText
+import ExternalText
 package import Gates
 package import HTTPCodec
 package import HTTPSClient
-internal import JSON
-internal import Synchronization
+import JSON
+import Synchronization
 
 /// A provider that is a script: each request gets the next answer, and is recorded. A request that the script does not
 /// foresee is noted, and fails like a connection that cannot be made. `AuthEnvironment.scripted` uses it in place of the

@@ -1,9 +1,9 @@
 public import Auth
-internal import Cryptography
-internal import ExternalText
+import Cryptography
+import ExternalText
 public import FoundationEssentials
-internal import JOSE
-internal import JSON
+import JOSE
+import JSON
 
 /// Makes token containers in every state of expiry, signed with a key of its own (ES256), and the JWK set with which they
 /// are verified.

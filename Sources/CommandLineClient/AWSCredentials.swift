@@ -1,6 +1,6 @@
-internal import ExternalText
+import ExternalText
 package import JSON
-internal import OAuth
+import OAuth
 
 /// Keys of AWS, and the answer of a `credential_process` that has them.
 package struct AWSCredentials: Sendable, Equatable {

@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import Reactor
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import Reactor
 
 /// The portal of AWS IAM Identity Center, which gives a role's keys for a token.
 struct AWSPortal: Sendable {

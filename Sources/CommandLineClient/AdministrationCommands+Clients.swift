@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
+import ExternalText
+import HTTPCodec
+import JSON
 
 /// `token-broker clients` and `token-broker sessions`: the apps that get tokens from the broker as from an OAuth server.
 extension AdministrationCommands {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// What the commands of administration have in common.
 extension AdministrationCommands {

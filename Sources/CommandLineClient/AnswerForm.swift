@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import HTTPCodec
+import ExternalText
+import HTTPCodec
 
 /// What a broker's answer to a request that it has granted looks like. Another one comes from something else: a page of a network that
 /// wants a login first, a proxy, another service. It must not pass for done.

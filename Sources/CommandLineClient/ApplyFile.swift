@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// What a file for `token-broker apply` says: `tenants: {name: {…, keys: {…}, clients: {…}}}` and `providers: {name: {…}}`.
 struct ApplyFile: Sendable {

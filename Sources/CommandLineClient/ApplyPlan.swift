@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
+import ExternalText
+import HTTPCodec
+import JSON
 
 /// What has to be done so that a broker is what a file says.
 final class ApplyPlan: Sendable {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// Members of a JSON object as they stand on a command line: `MEMBER=TEXT`, `MEMBER:=JSON`, and with `@PATH` in the place of the
 /// text or the JSON what a file holds. `parameters.region=eu` is the member `region` of the object `parameters`; the value `null`

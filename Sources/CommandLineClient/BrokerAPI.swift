@@ -1,9 +1,9 @@
-internal import ExternalText
+import ExternalText
 package import HTTPCodec
-internal import HTTPSClient
+import HTTPSClient
 package import JSON
-internal import Reactor
-internal import Synchronization
+import Reactor
+import Synchronization
 
 /// The broker's HTTP interface as one caller uses it.
 package final class BrokerAPI: Sendable {

@@ -1,5 +1,5 @@
-internal import HTTPSClient
-internal import Reactor
+import HTTPSClient
+import Reactor
 
 /// Which broker a command speaks to, with which key, and about which tenant. A key goes only to the address that it was given for.
 struct BrokerChoice {

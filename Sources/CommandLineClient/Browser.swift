@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// The browser of the person who has started the program.
 enum Browser {

@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// The command line as a whole: finds the command, reads its words, and says what went wrong.
 package enum CommandProgram {

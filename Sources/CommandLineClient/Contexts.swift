@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import JSON
-internal import Reactor
+import ExternalText
+import JSON
+import Reactor
 
 /// The brokers that a person works with: for each a name, an address, a key and a usual tenant. They are kept in a file that only
 /// its owner may read, as JSON:

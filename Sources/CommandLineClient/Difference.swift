@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// What a file says of an object that is otherwise at the broker.
 struct Difference: Sendable {

@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// What Git asks a credential helper, and what it is answered: lines `name=value`, gitcredentials(7).
 package struct GitCredential: Sendable, Equatable {

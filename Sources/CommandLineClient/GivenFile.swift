@@ -1,5 +1,5 @@
-internal import JSON
-internal import Reactor
+import JSON
+import Reactor
 
 /// Files that a command line names.
 enum GivenFile {

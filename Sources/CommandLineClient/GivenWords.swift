@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import HTTPSClient
-internal import OAuth
-internal import Reactor
+import ExternalText
+import HTTPSClient
+import OAuth
+import Reactor
 
 /// What a command line, a variable or a context says of a broker, before anything of it is sent or kept.
 enum GivenWords {

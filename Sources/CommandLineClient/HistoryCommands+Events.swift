@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 extension HistoryCommands {
     static let events = CommandSpecification(

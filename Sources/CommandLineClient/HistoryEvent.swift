@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import JSON
-internal import OAuth
+import ExternalText
+import JSON
+import OAuth
 
 /// An event as the broker has sent it.
 struct HistoryEvent: Sendable {

@@ -1,5 +1,5 @@
-internal import OAuth
-internal import Reactor
+import OAuth
+import Reactor
 
 /// `token-broker import`.
 enum ImportCommand {

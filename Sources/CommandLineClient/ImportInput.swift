@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import Reactor
+import Cryptography
+import Reactor
 
 /// What an import sends for one line or one entry of its input, or why it sends nothing.
 struct ImportItem: Sendable, Equatable {

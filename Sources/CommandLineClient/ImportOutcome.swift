@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// What became of one line or entry.
 struct ImportOutcome: Sendable {

@@ -1,5 +1,5 @@
-internal import HTTPCodec
-internal import JSON
+import HTTPCodec
+import JSON
 
 /// Where the lines of an import come from.
 enum ImportSource: Sendable {

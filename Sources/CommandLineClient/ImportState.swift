@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import JSON
-internal import Reactor
+import ExternalText
+import JSON
+import Reactor
 
 /// What an import has done.
 struct ImportTally: Sendable, Equatable {

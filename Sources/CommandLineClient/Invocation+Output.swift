@@ -1,4 +1,4 @@
-internal import JSON
+import JSON
 
 extension CommandSpecification.Option {
     /// Of commands that ask before they do what cannot be taken back.

@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
+import ExternalText
+import HTTPCodec
+import JSON
 
 /// A list that the broker answers in pages.
 final class ListPages: Sendable {

@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPSClient
-internal import JSON
+import ExternalText
+import HTTPSClient
+import JSON
 package import Reactor
 
 /// A broker of this machine with a data directory. It says where it listens in a file of the directory, which it holds as long as

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// Members of configurations that hold secrets, or can: what a person is shown of them, and what a command line must not hold.
 enum SecretMembers {

@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
+import ExternalText
+import HTTPCodec
+import JSON
 
 /// Makes a tenant with a person's help, by what the provider's profile says.
 final class TenantCreation: Sendable {

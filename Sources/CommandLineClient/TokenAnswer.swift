@@ -1,6 +1,6 @@
-internal import ExternalText
+import ExternalText
 package import JSON
-internal import OAuth
+import OAuth
 
 /// An answer of `GET /credentials`, as the formats of tools need it.
 package struct TokenAnswer: Sendable {

@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Reactor
+import ExternalText
+import HTTPCodec
+import JSON
+import Reactor
 
 extension UserCommands {
     private static let loginOptions: [CommandSpecification.Option] = [

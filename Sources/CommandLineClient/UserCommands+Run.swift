@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 extension UserCommands {
     static let run = CommandSpecification(

@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
+import ExternalText
+import HTTPCodec
+import JSON
 
 extension UserCommands {
     /// How the broker is to choose the token.

@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
+import ExternalText
+import HTTPCodec
+import JSON
 
 /// Whom a command is about: a storage key of a tenant.
 struct CommandUser: Sendable {

@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
 
 /// Logins, tokens, and what is known of users.
 enum UserCommands {

@@ -1,5 +1,5 @@
 package import OAuth
-internal import Reactor
+import Reactor
 
 /// Times as people type them, and as files of tokens have them.
 extension Timestamp {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// Reads the part of YAML 1.2 that configurations need: mappings and lists by indentation, lists and mappings in brackets on one line,
 /// texts with and without quotation marks, numbers, booleans, null, comments. Everything else is refused with its line: anchors,

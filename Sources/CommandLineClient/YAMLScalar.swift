@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// What stands on one line of YAML: a text, a number, or lists and mappings in brackets.
 struct YAMLScalar {

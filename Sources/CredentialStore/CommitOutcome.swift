@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// What a store shows of a commit whose answer was lost.
 enum CommitOutcome {

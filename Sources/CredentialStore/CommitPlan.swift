@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// A look-up digest with its kind, within which it is unique.
 struct LookupKey: Hashable, Sendable {

@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// The keyring that vaults of one store use, which can be replaced while they are in use.
 ///

@@ -1,7 +1,7 @@
-internal import Containers
-internal import Cryptography
-internal import OAuth
-internal import Synchronization
+import Containers
+import Cryptography
+import OAuth
+import Synchronization
 
 /// A cache of the keys that were derived from the keys of the keyring, because deriving a key takes longer than sealing
 /// a record with it.

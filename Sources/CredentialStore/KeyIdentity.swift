@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 
 /// Identifies a key of the keyring in sealed records: four octets that depend on the key's id and on the key, so that a
 /// different key with a known id is noticed.

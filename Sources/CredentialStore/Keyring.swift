@@ -1,5 +1,5 @@
 package import Cryptography
-internal import OAuth
+import OAuth
 
 /// The keys of the store. The first key seals new records; every key opens the records that it has sealed.
 ///

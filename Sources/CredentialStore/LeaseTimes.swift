@@ -1,5 +1,5 @@
-internal import OAuth
-internal import Reactor
+import OAuth
+import Reactor
 
 /// The times of the leases that this process has granted, by its own clock. A store with one writer needs no others:
 /// the lease that an earlier process granted has expired, because its holder died with that process.

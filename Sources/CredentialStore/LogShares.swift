@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// How the tenants share the room of the log when it has more entries than it may keep.
 enum LogShares {

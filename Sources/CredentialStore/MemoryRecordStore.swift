@@ -1,7 +1,7 @@
-internal import ExternalText
+import ExternalText
 package import OAuth
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// Records in the memory of the process, for tests and development.
 ///

@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// A commit that may be sent more than once: `Vault.prepare` makes it.
 ///

@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 package import OAuth
 
 /// The subject of a record. The raw value is part of keys, file names and associated data: never change one.

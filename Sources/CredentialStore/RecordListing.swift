@@ -1,5 +1,5 @@
-internal import Containers
-internal import OAuth
+import Containers
+import OAuth
 
 /// A cache of the lists that were read last: the sorted identities of the records of a kind, of one tenant or of all
 /// tenants. With it a page costs what the page contains, and not what the store contains. Writes and removals update

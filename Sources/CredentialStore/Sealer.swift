@@ -1,5 +1,5 @@
 package import Cryptography
-internal import OAuth
+import OAuth
 
 /// Why a sealed record did not open. Retrying cannot help.
 package enum SealError: Error, Equatable, Sendable {

@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import OAuth
+import Cryptography
+import OAuth
 
 /// What is sealed under one key.
 package struct KeyUse: Sendable, Equatable {

@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// The members of a record that can be read without opening it.
 package struct RecordMark: Sendable, Equatable {

@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import OAuth
+import Cryptography
+import OAuth
 
 // The store has a check record for each key that ever sealed a record in it. Only that key opens the check record,
 // whose own key is `<key id>.<key identity>` in clear, so that the operator can be told which key is missing.

@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 package import OAuth
 
 /// A record store whose contents are sealed and opened with a keyring.

@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// AES-256 in Galois/Counter Mode (NIST SP 800-38D): encrypts the content, and detects any change of the content or of
 /// the associated data.

@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// Base 64 as in RFC 4648 §4: with padding, and with no character outside the alphabet.
 package enum Base64 {

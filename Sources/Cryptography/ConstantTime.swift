@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// Comparison whose duration does not depend on where two values differ.
 package enum ConstantTime {

@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// The two forms of an ECDSA signature: r ‖ s of fixed length (RFC 7518 §3.4), and OpenSSL's DER.
 enum ECDSASignature {

@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// The key derivation of RFC 5869: many independent keys from one.
 package enum HKDF {

@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// The hash functions of FIPS 180-4 §6.
 package enum HashFunction: Hashable, Sendable {

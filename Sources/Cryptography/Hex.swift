@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// Base 16 as in RFC 4648 §8. Written in lower case; read in either case.
 package enum Hex {

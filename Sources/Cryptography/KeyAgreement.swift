@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// A public key for agreeing on a secret: on P-256 (NIST SP 800-56A) or X25519 (RFC 7748).
 package struct AgreementPublicKey: Sendable {

@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// Owns an OpenSSL key that is complete: nothing changes it any more.
 @safe final class KeyHandle: Sendable {

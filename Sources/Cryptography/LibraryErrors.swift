@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// Runs `body` with an empty OpenSSL error queue, and empties the queue again.
 ///

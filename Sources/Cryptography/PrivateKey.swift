@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// The secret numbers of a private key, in big-endian order.
 package enum PrivateKeyMaterial: Sendable {

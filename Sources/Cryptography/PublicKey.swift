@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// The curves of FIPS 186-4 on which ECDSA keys may be.
 package enum EllipticCurve: Hashable, Sendable, CaseIterable {

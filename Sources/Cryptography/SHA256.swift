@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// The hash function of FIPS 180-4 §6.2.
 package enum SHA256 {

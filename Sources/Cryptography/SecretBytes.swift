@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// Bytes that must not be shown: a key, a token, a client secret.
 ///

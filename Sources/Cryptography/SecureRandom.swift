@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// Unpredictable bytes from OpenSSL's generator (NIST SP 800-90A, seeded by getrandom(2)).
 package enum SecureRandom {

@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// How a signature is made of a message: the algorithms of RFC 7518 §3 and RFC 8037 §3.1 that this service uses.
 package enum SignatureScheme: Hashable, Sendable, CaseIterable {

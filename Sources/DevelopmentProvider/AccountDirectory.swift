@@ -1,5 +1,5 @@
-internal import Containers
-internal import ExternalText
+import Containers
+import ExternalText
 
 /// What an account of the duckduckgo profile is good for.
 package enum AccountState: String, Sendable, CaseIterable {

@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
 
 /// The endpoints of the duckduckgo profile that the other profiles do not have, and its authorization endpoint. An
 /// application calls them in place of a browser, and a cookie connects the calls of one login.

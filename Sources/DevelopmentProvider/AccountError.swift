@@ -1,6 +1,6 @@
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
+import HTTPCodec
+import HTTPServer
+import JSON
 
 /// An error of the endpoints that only the duckduckgo profile has. The raw value is the `error` of the response.
 enum AccountError: String, Error {

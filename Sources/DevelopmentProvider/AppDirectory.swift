@@ -1,7 +1,7 @@
-internal import Containers
-internal import ExternalText
-internal import JOSE
-internal import Reactor
+import Containers
+import ExternalText
+import JOSE
+import Reactor
 
 /// What the authgear profile remembers of apps: challenges, device keys, biometric keys, and how many token requests came
 /// of late. Every table is bounded and removes its oldest entry first.

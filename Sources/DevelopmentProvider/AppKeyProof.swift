@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import JOSE
-internal import JSON
+import ExternalText
+import JOSE
+import JSON
 
 /// A JWT by which an app proves that it has a key. It was read, and its times are right; its signature is checked by
 /// `isSigned`.

@@ -1,9 +1,9 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
 
-internal import struct OAuth.Timestamp
+import struct OAuth.Timestamp
 
 /// The endpoints of the authgear profile that the other profiles do not have, and its token endpoint.
 enum AuthgearEndpoints {

@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import OAuth
 
 /// The authorization endpoint (RFC 6749 §3.1): GET returns the login page, and its form posts the user's decision.
 enum AuthorizationEndpoint {

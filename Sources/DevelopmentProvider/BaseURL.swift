@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 /// An absolute `http` or `https` URL without query and fragment, to which paths are appended.
 package struct BaseURL: Sendable, Equatable, CustomStringConvertible {

@@ -1,8 +1,8 @@
-internal import Containers
-internal import ExternalText
-internal import HTTPCodec
-internal import JOSE
-internal import JSON
+import Containers
+import ExternalText
+import HTTPCodec
+import JOSE
+import JSON
 
 /// The JWTs by which clients authenticate at the `rfc` profile (RFC 7523 §3).
 struct ClientAssertions: Sendable {

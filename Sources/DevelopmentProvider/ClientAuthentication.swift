@@ -1,7 +1,7 @@
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
 
 /// How a client authenticates at the token, device authorization and revocation endpoints.
 package enum ClientAuthenticationMethod: String, Sendable {

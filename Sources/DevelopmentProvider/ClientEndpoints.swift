@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import Reactor
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import Reactor
 
 /// The endpoints that clients post to: token, device authorization and revocation.
 enum ClientEndpoints {

@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
 
 extension ControlInterface {
     /// What can be controlled, for people who read.

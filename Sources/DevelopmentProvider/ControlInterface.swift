@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
 
 /// The provider's controls over HTTP, under `/_control`. Requests and responses are JSON.
 struct ControlInterface {

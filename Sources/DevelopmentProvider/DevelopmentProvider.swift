@@ -1,11 +1,11 @@
-internal import ExternalText
+import ExternalText
 package import HTTPCodec
 package import HTTPServer
-internal import JOSE
-internal import JSON
+import JOSE
+import JSON
 package import Reactor
-internal import Synchronization
-internal import Waiting
+import Synchronization
+import Waiting
 
 /// An OAuth 2.0 authorization server for development and tests. It keeps its state in memory.
 ///

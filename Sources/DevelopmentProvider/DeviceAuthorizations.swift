@@ -1,5 +1,5 @@
-internal import Containers
-internal import ExternalText
+import Containers
+import ExternalText
 
 /// The device authorizations that the provider has issued (RFC 8628), by the digests of their device codes.
 ///

@@ -1,6 +1,6 @@
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
+import HTTPCodec
+import HTTPServer
+import JSON
 
 /// The result of a request: the response, and details for the log.
 struct EndpointResult: Sendable {

@@ -1,6 +1,6 @@
-internal import ExternalText
+import ExternalText
 package import HTTPCodec
-internal import HTTPServer
+import HTTPServer
 
 /// A fault in the handling of the next requests at an endpoint.
 package struct Fault: Sendable {

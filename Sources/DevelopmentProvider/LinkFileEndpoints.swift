@@ -1,6 +1,6 @@
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
+import HTTPCodec
+import HTTPServer
+import JSON
 
 /// The files by which devices learn which apps open links of the provider's host.
 enum LinkFileEndpoints {

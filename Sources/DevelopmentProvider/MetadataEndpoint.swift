@@ -1,7 +1,7 @@
-internal import HTTPCodec
-internal import HTTPServer
-internal import JOSE
-internal import JSON
+import HTTPCodec
+import HTTPServer
+import JOSE
+import JSON
 
 /// Authorization server metadata (RFC 8414 §2), at the well-known paths of RFC 8414 and of OpenID Connect Discovery.
 enum MetadataEndpoint {

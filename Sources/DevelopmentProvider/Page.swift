@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
+import ExternalText
+import HTTPCodec
+import HTTPServer
 
 /// The pages for users: plain HTML that works without scripts and is usable with a keyboard and a screen reader.
 enum Page {

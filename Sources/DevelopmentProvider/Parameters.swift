@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
+import ExternalText
+import HTTPCodec
+import HTTPServer
 
 /// The received parameters of a request, separately for the URL and the body.
 struct ReceivedParameters: Sendable {

@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
 
 extension ProfileTranslation {
     /// How the answers of the profile are written: the members of its document by which the broker reads them.

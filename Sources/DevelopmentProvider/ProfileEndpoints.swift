@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import OAuth
 
 /// The endpoints of a profile that is played from its document: those of the profile `rfc`, with requests in the provider's form.
 enum ProfileEndpoints {

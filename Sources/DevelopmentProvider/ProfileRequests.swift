@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
 
 /// A request in the provider's form, as the profile `rfc` takes it.
 struct TranslatedRequest: Sendable {

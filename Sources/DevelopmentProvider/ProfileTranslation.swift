@@ -1,7 +1,7 @@
 package import ExternalText
-internal import HTTPCodec
+import HTTPCodec
 package import JSON
-internal import OAuth
+import OAuth
 
 /// The other side of one of the broker's profiles, played from the profile's own document: requests in the provider's form are
 /// rewritten to those of the RFCs, and the answers of the profile `rfc` are rewritten to the provider's. Immutable.

@@ -1,10 +1,10 @@
-internal import Containers
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JOSE
-internal import JSON
+import Containers
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JOSE
+import JSON
 
 /// Verifies the proofs of keys that come with token requests (RFC 9449 §4.3).
 enum ProofVerification {

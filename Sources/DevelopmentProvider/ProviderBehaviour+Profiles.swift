@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import JOSE
+import ExternalText
+import HTTPCodec
+import JOSE
 
 extension ProviderProfile {
     /// How a provider of this profile behaves.

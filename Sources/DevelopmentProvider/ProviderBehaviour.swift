@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import JOSE
-internal import JSON
-internal import OAuth
+import ExternalText
+import HTTPCodec
+import JOSE
+import JSON
+import OAuth
 
 /// How a provider differs from others, in properties that code asks for in place of the provider's name. Each has the value of a
 /// provider that follows the RFCs, until `ProviderBehaviour+Profiles.swift` says otherwise.

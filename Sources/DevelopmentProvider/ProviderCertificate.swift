@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 package import TLS
 
 /// What the provider accepts TLS connections with.

@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 /// A client registration.
 package struct ProviderClient: Sendable, Equatable {

@@ -1,6 +1,6 @@
 package import ExternalText
 package import JOSE
-internal import OAuth
+import OAuth
 
 /// What happens to a refresh token when it is used (RFC 9700 §4.14.2).
 package enum RefreshTokenRotation: Sendable, Equatable {

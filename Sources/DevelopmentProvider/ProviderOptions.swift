@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import JOSE
-internal import OAuth
+import ExternalText
+import JOSE
+import OAuth
 package import Reactor
 
 /// The command line of `token-broker-provider`.

@@ -1,8 +1,8 @@
-internal import Containers
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
+import Containers
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
 
 /// Whether a provider takes an optional part of the protocol.
 package enum OptionalPart: String, Sendable, CaseIterable {

@@ -1,5 +1,5 @@
-internal import HTTPCodec
-internal import Reactor
+import HTTPCodec
+import Reactor
 
 /// Faults that are chosen at random for each request at an endpoint. The same seed and the same sequence of requests
 /// give the same faults. Scripted faults take precedence, and a request with a scripted fault draws no random number.

@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 /// A valid request to the authorization endpoint, which may be shown to the user (RFC 6749 §4.1.1).
 struct ReceivedAuthorizationRequest: Sendable {

@@ -1,8 +1,8 @@
-internal import Containers
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import Waiting
+import Containers
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import Waiting
 
 /// The counters of all requests at the endpoints, the records of the newest requests, and the callers that wait for
 /// requests.

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import HTTPCodec
+import ExternalText
+import HTTPCodec
 
 /// What a path refers to.
 enum Route: Equatable {

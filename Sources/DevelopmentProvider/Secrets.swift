@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 
 /// Generates the provider's secrets and their digests.
 enum Secrets {

@@ -1,6 +1,6 @@
-internal import Cryptography
-internal import ExternalText
-internal import JOSE
+import Cryptography
+import ExternalText
+import JOSE
 
 /// The keys that the provider signs tokens with, oldest first. They are made when the first of them is needed.
 ///

@@ -1,7 +1,7 @@
-internal import Containers
-internal import ExternalText
-internal import JOSE
-internal import Reactor
+import Containers
+import ExternalText
+import JOSE
+import Reactor
 
 /// The rules of the authgear profile: codes, device keys, and one app that lets another one in.
 extension TokenIssuer {

@@ -1,5 +1,5 @@
-internal import Containers
-internal import ExternalText
+import Containers
+import ExternalText
 
 /// What the profiles need that are played from their documents.
 extension TokenIssuer {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import Reactor
+import ExternalText
+import Reactor
 
 /// The contents of its tables and of its responses.
 extension TokenIssuer {

@@ -1,6 +1,6 @@
-internal import Containers
-internal import ExternalText
-internal import Reactor
+import Containers
+import ExternalText
+import Reactor
 
 /// The provider's state and rules, without HTTP: authorization codes, token families and tokens, with the
 /// device authorizations of `DeviceAuthorizations`.

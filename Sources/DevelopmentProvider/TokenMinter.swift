@@ -1,8 +1,8 @@
-internal import Cryptography
-internal import ExternalText
-internal import JOSE
-internal import JSON
-internal import OAuth
+import Cryptography
+import ExternalText
+import JOSE
+import JSON
+import OAuth
 
 /// Makes the texts of tokens, those that are signed among them.
 struct TokenMinter: Sendable {

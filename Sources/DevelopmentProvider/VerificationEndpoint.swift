@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
+import ExternalText
+import HTTPCodec
+import HTTPServer
 
 /// The page on which the user enters the device's code (RFC 8628 §3.3): `/link`, and `/link/{user_code}` with the code
 /// filled in.

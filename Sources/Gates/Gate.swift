@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// Holds tasks until it is opened, and lets a test wait until one has arrived.
 package final class Gate: Sendable {

@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// The buffer in which a worker writes its responses before it sends them. All connections of the worker share it, so
 /// that a response needs no allocation. The buffer grows as needed, and `wipe` frees the additional memory.

@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 package import Cryptography
 
 /// A certificate that a client shows to servers, with its private key. Two are equal where they are the same text.

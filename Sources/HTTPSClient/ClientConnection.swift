@@ -1,5 +1,5 @@
-internal import Reactor
-internal import TLS
+import Reactor
+import TLS
 
 /// One connection to a server, with or without TLS: a descriptor, OpenSSL's state for it, and one read buffer.
 ///

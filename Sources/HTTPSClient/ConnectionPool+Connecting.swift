@@ -1,5 +1,5 @@
-internal import HTTPCodec
-internal import Reactor
+import HTTPCodec
+import Reactor
 
 extension ConnectionPool {
     /// At most this many addresses of a host are tried, because the connect deadline is divided among them.

@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import Reactor
+import ExternalText
+import HTTPCodec
+import Reactor
 
 extension ConnectionPool {
     /// Sends one request and reads its response, or passes it on to the request's receiver.

@@ -1,7 +1,7 @@
-internal import Containers
-internal import HTTPCodec
-internal import Reactor
-internal import Waiting
+import Containers
+import HTTPCodec
+import Reactor
+import Waiting
 
 /// Two requests with the same key may share a connection: they go to the same server, require the same pins, leave by the same
 /// proxy, show the same certificate, and may go to the same addresses.

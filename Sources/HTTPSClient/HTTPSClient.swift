@@ -1,4 +1,4 @@
-internal import HTTPCodec
+import HTTPCodec
 package import Reactor
 
 /// An HTTP/1.1 client that sends few requests and verifies that each reaches its intended server.

@@ -1,7 +1,7 @@
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import Reactor
+import Cryptography
+import ExternalText
+import HTTPCodec
+import Reactor
 
 /// A proxy through which a client reaches servers over https, by a tunnel that the method CONNECT opens (RFC 9110 §9.3.6).
 ///

@@ -1,6 +1,6 @@
-internal import COpenSSL
-internal import Cryptography
-internal import Reactor
+import COpenSSL
+import Cryptography
+import Reactor
 
 /// The identity that a server must prove.
 enum PeerIdentity {

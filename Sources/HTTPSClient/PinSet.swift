@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 
 /// Why a list of pins cannot be used. Retrying does not help; an operator must correct the configuration.
 package enum PinSetError: Error, Equatable, Sendable {

@@ -1,5 +1,5 @@
-internal import COpenSSL
-internal import Reactor
+import COpenSSL
+import Reactor
 
 /// Owns an `SSL_SESSION`, with which a later connection can skip the exchange of certificates.
 ///

@@ -1,5 +1,5 @@
-internal import Glibc
-internal import Reactor
+import Glibc
+import Reactor
 
 /// recv(2) and send(2) on a non-blocking stream socket.
 enum SocketTransfer {

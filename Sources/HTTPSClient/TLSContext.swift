@@ -1,6 +1,6 @@
-internal import COpenSSL
-internal import Cryptography
-internal import TLS
+import COpenSSL
+import Cryptography
+import TLS
 
 /// Owns the `SSL_CTX` with the settings that all connections of one client share. Only the client's actor uses it.
 @safe final class TLSContext {

@@ -1,7 +1,7 @@
-internal import COpenSSL
-internal import Cryptography
-internal import Reactor
-internal import TLS
+import COpenSSL
+import Cryptography
+import Reactor
+import TLS
 
 /// The client's side of a TLS connection: it verifies who the server is. It does no I/O.
 ///

@@ -1,4 +1,4 @@
-internal import HTTPCodec
+import HTTPCodec
 
 extension TransportError {
     /// What has happened, and what to change where that is known, as a sentence for a person.

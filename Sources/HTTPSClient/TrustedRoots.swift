@@ -1,6 +1,6 @@
-internal import COpenSSL
-internal import Cryptography
-internal import Synchronization
+import COpenSSL
+import Cryptography
+import Synchronization
 
 /// Owns the `X509_STORE` with the roots against which a client verifies servers.
 final class TrustedRoots: Sendable {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import Reactor
+import ExternalText
+import Reactor
 
 /// An absolute `http` or `https` URL in the strict form to which the broker sends requests.
 ///

@@ -1,6 +1,6 @@
-internal import HTTPCodec
-internal import Reactor
-internal import Synchronization
+import HTTPCodec
+import Reactor
+import Synchronization
 
 /// Accepts connections from a worker's listener. When the server is full, it closes another connection for a new one or
 /// refuses the new one. On the loop's thread only.

@@ -1,5 +1,5 @@
-internal import HTTPCodec
-internal import Reactor
+import HTTPCodec
+import Reactor
 
 /// Encodes answers, sends them, and limits how much is kept for clients that do not read. On the loop's thread only.
 final class AnswerSender {

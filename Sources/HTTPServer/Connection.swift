@@ -1,5 +1,5 @@
-internal import HTTPCodec
-internal import Reactor
+import HTTPCodec
+import Reactor
 
 /// Identifies a connection for a task or an event that may outlive it. The serial number tells the connection from later
 /// ones in the same slot.

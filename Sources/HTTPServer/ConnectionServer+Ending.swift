@@ -1,5 +1,5 @@
-internal import HTTPCodec
-internal import Reactor
+import HTTPCodec
+import Reactor
 
 extension ConnectionServer {
     /// Closes the connection with a reset, so that the kernel drops what the peer does not read.

@@ -1,6 +1,6 @@
-internal import HTTPCodec
-internal import Reactor
-internal import Synchronization
+import HTTPCodec
+import Reactor
+import Synchronization
 
 extension ConnectionServer {
     /// Reads into `input`.

@@ -1,7 +1,7 @@
-internal import HTTPCodec
-internal import Reactor
-internal import Synchronization
-internal import TLS
+import HTTPCodec
+import Reactor
+import Synchronization
+import TLS
 
 /// Serves a worker's connections: reads requests, has them answered, sends the answers, and closes.
 ///

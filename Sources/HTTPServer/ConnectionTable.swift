@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// A worker's connections in numbered slots, and the order in which they are closed for new ones.
 struct ConnectionTable {

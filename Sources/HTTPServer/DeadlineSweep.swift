@@ -1,6 +1,6 @@
-internal import HTTPCodec
-internal import Reactor
-internal import Synchronization
+import HTTPCodec
+import Reactor
+import Synchronization
 
 /// Checks the deadlines of all of a worker's connections, once in each `ServerConfiguration.sweepInterval`. On the loop's
 /// thread only.

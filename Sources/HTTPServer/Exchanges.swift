@@ -1,6 +1,6 @@
-internal import HTTPCodec
-internal import Reactor
-internal import Synchronization
+import HTTPCodec
+import Reactor
+import Synchronization
 
 /// Serves the requests that are not answered at once: asks the handler whether to read their content, limits how much
 /// content is held, has the worker run the handler in a task, and queues the answer. On the loop's thread only.

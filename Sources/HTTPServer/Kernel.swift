@@ -1,6 +1,6 @@
-internal import CLinux
-internal import Glibc
-internal import HTTPCodec
+import CLinux
+import Glibc
+import HTTPCodec
 
 /// A buffer for what a worker reads. It belongs to one worker. On the loop's thread only.
 @safe final class InputBuffer {

@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// How many bytes of one kind the connections of a loop hold together, and which connection has held some for longest.
 struct MemoryUse {

@@ -1,5 +1,5 @@
-internal import HTTPCodec
-internal import Reactor
+import HTTPCodec
+import Reactor
 
 /// The content of a request, while it arrives.
 final class PartialContent {

@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// Who the client of a connection is by its certificate, as the handler knows it: made once, at the handshake, and used by
 /// every request of the connection.

@@ -1,5 +1,5 @@
-internal import Reactor
-internal import Synchronization
+import Reactor
+import Synchronization
 
 /// Counts the requests that a worker answers at once, and reports the counts to the handler at the end of a turn. On the
 /// loop's thread only.

@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// Ready connections of one loop, by their slots, in the order in which they became ready.
 ///

@@ -1,5 +1,5 @@
-internal import HTTPCodec
-internal import Reactor
+import HTTPCodec
+import Reactor
 
 /// Counts what a worker refuses, reports it to the handler once a second, and caches the answers to refusals. On the
 /// loop's thread only.

@@ -1,4 +1,4 @@
-internal import TLS
+import TLS
 
 /// The TLS of one connection: its handshake, and what is read and written through it. It does no I/O. On the loop's
 /// thread only.

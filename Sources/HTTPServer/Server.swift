@@ -1,6 +1,6 @@
-internal import HTTPCodec
+import HTTPCodec
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// An HTTP/1.1 server: one or more event loops, each with a thread, connections, and a listener on the same address.
 ///

@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// Slots of connections, ordered by a time that only moves later, the earliest first. A slot's time may have changed since
 /// the slot was inserted, so `first` asks for it.

@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// How much a loop does for one connection before other connections have their turn.
 struct TimeSlice {

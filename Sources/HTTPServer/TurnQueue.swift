@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// Decides which of a worker's connections have their turn next, and refuses requests that have waited for too long.
 ///

@@ -1,5 +1,5 @@
-internal import HTTPCodec
-internal import Reactor
+import HTTPCodec
+import Reactor
 
 /// The content of a request whose handler reads it while it comes. On the loop's thread only.
 final class Upload {

@@ -1,6 +1,6 @@
-internal import HTTPCodec
-internal import Reactor
-internal import Synchronization
+import HTTPCodec
+import Reactor
+import Synchronization
 
 /// One listener with its connections, on one loop's thread.
 ///

@@ -1,6 +1,6 @@
-internal import HTTPCodec
-internal import Reactor
-internal import Synchronization
+import HTTPCodec
+import Reactor
+import Synchronization
 
 /// One worker's counts. The loop's thread writes them, and any thread may read them. Each worker has its own, so that
 /// counting a request never waits for another processor's cache.

@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 package import ExternalText
 
 /// A JWS in the compact serialization (RFC 7515 §7.1) that was read, but not verified.

@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 package import ExternalText
 
 /// What an ID token must say to be believed (OpenID Connect Core §3.1.3.7, and §12.2 for one that a refresh brought).

@@ -1,5 +1,5 @@
 package import ExternalText
-internal import JSON
+import JSON
 
 /// What a caller demands of a JWS before any key is used.
 package struct JWSPolicy: Sendable {

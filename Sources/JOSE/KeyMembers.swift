@@ -1,6 +1,6 @@
-internal import Cryptography
-internal import ExternalText
-internal import JSON
+import Cryptography
+import ExternalText
+import JSON
 
 /// The members of a JWK.
 struct KeyMembers {

@@ -1,6 +1,6 @@
 package import Cryptography
 package import ExternalText
-internal import JSON
+import JSON
 
 /// Signs tokens with a secret that the verifier has as well: HS256 (RFC 7518 §3.2). There is no verifier for such tokens here,
 /// so that a public key can never be taken for a secret.

@@ -1,6 +1,6 @@
 package import Cryptography
 package import ExternalText
-internal import JSON
+import JSON
 
 /// Signs tokens with one key by one algorithm.
 package struct TokenSigner: Sendable {

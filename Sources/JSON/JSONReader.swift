@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 /// Reads JSON text (RFC 8259 §2 to §8) in one pass, strictly.
 ///

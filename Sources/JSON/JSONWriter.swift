@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 /// Writes JSON text. Members keep the given order, and commas are added automatically.
 ///

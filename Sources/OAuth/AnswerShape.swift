@@ -1,5 +1,5 @@
 package import ExternalText
-internal import HTTPCodec
+import HTTPCodec
 package import JSON
 
 /// A JSON pointer (RFC 6901).

@@ -1,5 +1,5 @@
 package import ExternalText
-internal import HTTPCodec
+import HTTPCodec
 
 /// The link by which an app asks another app of the device to be let in, and the links that answer it.
 package struct AppToAppRequest: Sendable, Equatable {

@@ -1,5 +1,5 @@
 package import ExternalText
-internal import HTTPCodec
+import HTTPCodec
 package import JSON
 
 /// What a grant is asked for beside the client's scopes: it is sent with the authorization request, with the exchange of the code

@@ -1,7 +1,7 @@
 package import Cryptography
 package import ExternalText
 package import JOSE
-internal import JSON
+import JSON
 
 /// The token that proves that its sender has a key which a device guards by biometrics, before it is signed. The device signs it
 /// after it has recognised its user.

@@ -1,7 +1,7 @@
-internal import Cryptography
+import Cryptography
 package import ExternalText
-internal import JOSE
-internal import JSON
+import JOSE
+import JSON
 
 /// The `aud` of the JWTs by which clients authenticate (RFC 7523 §3).
 package enum AssertionAudience: String, Sendable, CaseIterable {

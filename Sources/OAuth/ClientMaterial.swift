@@ -1,6 +1,6 @@
 package import Cryptography
 package import ExternalText
-internal import JOSE
+import JOSE
 package import JSON
 
 /// What a client shows a provider of itself where one secret in its configuration is not all: other secrets, files, keys.

@@ -1,6 +1,6 @@
-internal import Cryptography
-internal import ExternalText
-internal import JSON
+import Cryptography
+import ExternalText
+import JSON
 
 /// The sealed content of a credentials record, as JSON. A reader accepts the records of earlier builds, so a member
 /// that is added later must have a meaning when it is absent.

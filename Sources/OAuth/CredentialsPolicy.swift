@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 package import ExternalText
 
 /// The parameters of `GET /credentials`.

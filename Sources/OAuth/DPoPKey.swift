@@ -1,7 +1,7 @@
 package import Cryptography
 package import ExternalText
-internal import JOSE
-internal import JSON
+import JOSE
+import JSON
 
 /// The key pair on P-256 to which a set of credentials is bound (RFC 9449). The provider knows its public part by the proofs that
 /// come with requests, and grants tokens that are good only with a further proof. Immutable. An object, so that credentials

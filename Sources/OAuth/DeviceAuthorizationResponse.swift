@@ -1,6 +1,6 @@
 package import Cryptography
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// A provider's response to a device authorization request (RFC 8628 §3.2), with the RFC's member names or TIDAL's
 /// camelCase names.

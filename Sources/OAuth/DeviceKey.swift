@@ -1,7 +1,7 @@
 package import Cryptography
 package import ExternalText
-internal import JOSE
-internal import JSON
+import JOSE
+import JSON
 
 /// The key pair of one session, on P-256. The provider has its public part, and lets the session get codes for other
 /// apps only with proof of the private one. Immutable. An object, so that credentials without a key stay small.

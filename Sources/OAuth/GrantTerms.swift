@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// What is known of the life of one grant, beside the expiry of its access token. Immutable; an object, since few grants have any.
 package final class GrantTerms: Sendable, Equatable {

@@ -1,6 +1,6 @@
-internal import Cryptography
+import Cryptography
 package import ExternalText
-internal import HTTPCodec
+import HTTPCodec
 
 /// A tenant: one client registration at one provider. `[a-z0-9][a-z0-9-]{0,62}`.
 package struct TenantName: Hashable, Sendable, Comparable, CustomStringConvertible {

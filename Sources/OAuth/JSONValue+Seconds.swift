@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 extension JSONValue {
     /// A number of seconds, or a text of at most 40 characters with a decimal number; nil for other values. A fraction is

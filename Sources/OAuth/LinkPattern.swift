@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 /// A pattern of an app's links: `*` stands for any text, also for none, and `?` for one byte.
 ///

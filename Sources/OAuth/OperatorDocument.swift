@@ -1,7 +1,7 @@
-internal import Containers
+import Containers
 package import ExternalText
 package import JSON
-internal import Synchronization
+import Synchronization
 
 /// Profiles that operators put while the broker runs, beside those that it carries.
 extension ProviderPreset {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// Credentials of a user who has logged out and whose session at the provider is still to be ended: what a revocation is tried
 /// again with.

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// Whether the names of a profile's parameters stay different where it renames some of them: two parameters of one name would be
 /// read as one.

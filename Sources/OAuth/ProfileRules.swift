@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// What the texts of a profile have to be beside what its reader asks for: the patterns of the schema, and what a schema cannot
 /// say. The shipped files are held to the same by `Tests/Profiles/check.py`.

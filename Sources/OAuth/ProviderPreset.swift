@@ -1,7 +1,7 @@
 package import ExternalText
-internal import JOSE
-internal import JSON
-internal import Synchronization
+import JOSE
+import JSON
+import Synchronization
 
 /// How a provider differs from others. The differences are data, so that code need not compare provider names.
 ///

@@ -1,7 +1,7 @@
-internal import Cryptography
+import Cryptography
 package import ExternalText
 package import HTTPCodec
-internal import JSON
+import JSON
 
 /// When the parameters of an authorization request go to the provider by themselves, before the browser does (RFC 9126).
 package enum PushedAuthorizationUse: String, Sendable, CaseIterable {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// A response to a refresh with which a provider says that the session has ended. Presets and tenants configure these.
 package struct RefusalPattern: Sendable, Hashable {

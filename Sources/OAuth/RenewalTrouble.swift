@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// The failures of the renewals of one set of credentials. They have a record of their own, so that a failure does not
 /// change the version of the credentials. The record applies to one version of the credentials only.

@@ -1,5 +1,5 @@
 package import ExternalText
-internal import JSON
+import JSON
 
 /// Header fields that an operator has the broker send to a provider with each request of a tenant.
 package struct RequestHeaders: Sendable, Hashable {

@@ -1,7 +1,7 @@
-internal import Cryptography
+import Cryptography
 package import ExternalText
 package import HTTPCodec
-internal import JSON
+import JSON
 
 /// A request for tokens that has a form of the provider's own: which parameters it has, and how and where it is sent.
 package struct RequestTemplate: Sendable, Equatable {

@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 /// What a tenant says of how requests to its provider are repeated. A member that is nil means what the preset says.
 package struct RetrySettings: Sendable, Equatable {

@@ -1,7 +1,7 @@
-internal import Cryptography
+import Cryptography
 package import ExternalText
 package import HTTPCodec
-internal import JSON
+import JSON
 
 /// How a provider revokes tokens whose endpoint is not as RFC 7009 describes it. A provider without one is asked by RFC 7009.
 package struct RevocationShape: Sendable, Equatable {

@@ -1,6 +1,6 @@
 package import Cryptography
 package import ExternalText
-internal import HTTPCodec
+import HTTPCodec
 
 /// The secrets of a request to a provider. An error code in which the provider repeats one of them must not be shown to
 /// callers, operators or browsers.

@@ -1,7 +1,7 @@
-internal import CResources
+import CResources
 package import ExternalText
 package import JSON
-internal import Synchronization
+import Synchronization
 
 /// The profiles that the program carries. One is read when it is first asked for, so that those which no tenant uses cost nothing.
 package enum ShippedProfiles {

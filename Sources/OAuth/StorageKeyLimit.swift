@@ -1,6 +1,6 @@
-internal import Containers
+import Containers
 package import ExternalText
-internal import HTTPCodec
+import HTTPCodec
 
 /// A storage key, or all storage keys that begin with a text: `alice`, `team-a.*`. No storage key has a `*`.
 package struct StorageKeyPattern: Sendable, Hashable, Comparable, CustomStringConvertible {

@@ -1,4 +1,4 @@
-internal import HTTPCodec
+import HTTPCodec
 
 /// A point in time: whole milliseconds since 1970-01-01T00:00:00Z, without leap seconds.
 @usableFromInline package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertible {

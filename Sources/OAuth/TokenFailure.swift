@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 /// What a response of the token endpoint without a grant means for the request.
 package enum TokenFailure: Sendable, Equatable {

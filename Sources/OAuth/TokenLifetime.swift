@@ -1,5 +1,5 @@
 package import ExternalText
-internal import JSON
+import JSON
 
 /// The assumed lifetime of a token whose response has no lifetime and which is not a JWT with an expiry.
 package enum TokenLifetime: Sendable, Equatable {

@@ -1,6 +1,6 @@
 package import Cryptography
 package import ExternalText
-internal import HTTPCodec
+import HTTPCodec
 package import JSON
 
 /// A successful response of the token endpoint (RFC 6749 §5.1). It is read leniently where strictness would lose a

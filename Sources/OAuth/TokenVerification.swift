@@ -1,6 +1,6 @@
 package import ExternalText
 package import JOSE
-internal import JSON
+import JSON
 
 /// How the signed tokens of a provider are verified before they are believed: by a profile, or by one tenant, whose members
 /// replace the profile's one by one.

@@ -1,6 +1,6 @@
 package import Cryptography
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// A code that a login is redeeming: what is needed to present it again if the process ends before the login does.
 ///

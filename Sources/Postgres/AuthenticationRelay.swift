@@ -1,5 +1,5 @@
-internal import Glibc
-internal import Reactor
+import Glibc
+import Reactor
 
 /// A proxy between libpq and a server on a connection without TLS, until the server has accepted the user. It blocks
 /// every authentication request whose answer would reveal the password.

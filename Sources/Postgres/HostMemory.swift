@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// Which host of a configuration took the last connection, so that the next one begins there: a host that drops packets, or
 /// has become a standby, holds up one connection and not every one.

@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// The decisions of a connection pool, as a value without I/O: which waiter gets which connection, when to open another
 /// connection, which waiter to refuse.

@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// One setting of libpq. Its value may be a password.
 struct PostgresOption: Sendable, Equatable, CustomStringConvertible {

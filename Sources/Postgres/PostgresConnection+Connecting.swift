@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 // libpq resolves names with a blocking getaddrinfo(3). So each host is looked up first, and each of its addresses gets
 // an attempt of its own with `hostaddr`; `host` stays the name that the server's certificate is checked against. Each

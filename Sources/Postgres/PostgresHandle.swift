@@ -1,4 +1,4 @@
-internal import CPostgres
+import CPostgres
 
 /// The owner of one `PGconn`. No call waits for the network after `useNonBlocking`; before that, only messages of a few
 /// hundred bytes are written.

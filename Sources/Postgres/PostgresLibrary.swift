@@ -1,4 +1,4 @@
-internal import CPostgres
+import CPostgres
 
 /// The library libpq, which the process loads when it reads the first connection string.
 enum PostgresLibrary {

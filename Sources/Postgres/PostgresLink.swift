@@ -1,5 +1,5 @@
-internal import Glibc
-internal import Reactor
+import Glibc
+import Reactor
 
 /// How the connection to a database is protected, from the weakest kind to the strongest.
 package enum PostgresLink: Int, Sendable, CaseIterable, Comparable {

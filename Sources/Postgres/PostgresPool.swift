@@ -1,5 +1,5 @@
 package import Reactor
-internal import Waiting
+import Waiting
 
 /// A few connections to one PostgreSQL server, opened when they are first needed and shared by many callers.
 ///

@@ -1,4 +1,4 @@
-internal import CPostgres
+import CPostgres
 
 /// The result of a statement: rows of values in PostgreSQL's binary form, and the number of affected rows.
 ///

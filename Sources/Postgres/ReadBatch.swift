@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// The reads that travel in one pipeline: those that arrived while no connection was free, or in one turn of the loop.
 ///

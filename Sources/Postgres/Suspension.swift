@@ -1,6 +1,6 @@
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Reactor
+import Synchronization
+import Waiting
 
 /// One suspended caller. An answer, its deadline or the cancellation of its task resumes it, whichever comes first.
 ///

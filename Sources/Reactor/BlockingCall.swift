@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// Calls a function that suspends from a thread that may block, such as one that reads a configuration.
 package enum BlockingCall {

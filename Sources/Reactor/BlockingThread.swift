@@ -1,5 +1,5 @@
-internal import Glibc
-internal import Synchronization
+import Glibc
+import Synchronization
 
 /// The executor of actors whose calls block (files, name resolution). It has one named thread of its own, so that a
 /// blocking call cannot stop an event loop.

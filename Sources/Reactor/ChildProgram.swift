@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// Programs as children of this process: the one place that starts any.
 package enum ChildProgram {

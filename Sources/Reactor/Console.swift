@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// Writes plain text to standard output or standard error, for commands and for a start that failed. What standard output does not
 /// take is told by `TerminalDevice.outputFault`.

@@ -1,4 +1,4 @@
-internal import CLinux
+import CLinux
 
 package enum DescriptorLimit {
     /// Raises the soft limit on open descriptors, which many systems set to 1024, to the hard limit.

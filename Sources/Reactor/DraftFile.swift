@@ -1,5 +1,5 @@
-internal import Glibc
-internal import Synchronization
+import Glibc
+import Synchronization
 
 /// A file that is written piece by piece, and is at its path once it is complete: until then it is beside it under another name,
 /// which goes with the last reference, or with `Console.exit`; a process that is killed leaves it behind. Only this user may read it.

@@ -1,5 +1,5 @@
-internal import CLinux
-internal import Glibc
+import CLinux
+import Glibc
 
 /// Why a wait on the loop ended before its descriptor was ready.
 package enum WaitInterrupted: Error, Equatable {

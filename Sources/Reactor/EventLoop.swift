@@ -1,6 +1,6 @@
-internal import CLinux
-internal import Glibc
-internal import Synchronization
+import CLinux
+import Glibc
+import Synchronization
 
 /// What a descriptor is ready for.
 @usableFromInline package struct Readiness: OptionSet, Sendable {

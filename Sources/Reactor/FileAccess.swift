@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// What other users than the process's own may do with a file.
 ///

@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// The exclusive use of a path among the processes of a machine, held as long as the descriptor is open. The kernel releases it
 /// when the process ends in any way.

@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// Where a file is: its path without symbolic links and without `..`, as bytes.
 struct FilePlace {

@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// A small file that counts only while the process that has written it holds it. The kernel ends the hold when the process ends in
 /// any way, so that a reader tells what a killed process has left behind from what is so now. Only this user may read it. The calls

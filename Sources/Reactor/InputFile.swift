@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// A regular file that is read in pieces, from any place and more than once. The calls block.
 package final class InputFile: Sendable {

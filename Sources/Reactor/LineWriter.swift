@@ -1,5 +1,5 @@
-internal import Glibc
-internal import Synchronization
+import Glibc
+import Synchronization
 
 /// Writes lines to a descriptor from its own thread, so that a full or stalled pipe does not block the caller. A line
 /// that does not fit into the bounded queue, or that the descriptor does not take, is dropped. The lines that were dropped are

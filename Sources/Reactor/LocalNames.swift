@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// The names and addresses by which a program reaches the machine that it runs on.
 package enum LocalNames {

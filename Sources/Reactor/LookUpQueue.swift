@@ -1,4 +1,4 @@
-internal import Containers
+import Containers
 
 /// Which host names are being looked up, which wait for a thread, and what earlier look-ups have shown about a name.
 /// This type only decides: it has no threads and no clock.

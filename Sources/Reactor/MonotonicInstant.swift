@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// A point in time on a clock that never runs backwards. It serves for deadlines, for ages, and for extending a known
 /// time of day.

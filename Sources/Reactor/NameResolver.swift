@@ -1,5 +1,5 @@
-internal import Synchronization
-internal import Waiting
+import Synchronization
+import Waiting
 
 /// Why a host name has no address.
 package enum ResolutionError: Error, Equatable, Sendable {

@@ -1,5 +1,5 @@
-internal import CLinux
-internal import Glibc
+import CLinux
+import Glibc
 
 /// A file descriptor with exactly one owner. It is closed when the owner releases it.
 package struct OwnedDescriptor: ~Copyable, Sendable {

@@ -1,5 +1,5 @@
-internal import CLinux
-internal import Glibc
+import CLinux
+import Glibc
 
 /// The environment with which the process was started, environ(7).
 package enum ProcessEnvironment {

@@ -1,6 +1,6 @@
-internal import CLinux
-internal import Glibc
-internal import Synchronization
+import CLinux
+import Glibc
+import Synchronization
 
 package enum ProcessHardening {
     /// Disables core dumps, the attaching of debuggers and the crash reports of Swift's runtime, which print what registers

@@ -1,4 +1,4 @@
-internal import CLinux
+import CLinux
 
 package enum ProcessMemory {
     /// Releases memory that holds code and tables that only the start needed: relocations, symbols, the runtime's type

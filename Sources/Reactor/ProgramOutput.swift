@@ -1,5 +1,5 @@
-internal import CLinux
-internal import Glibc
+import CLinux
+import Glibc
 
 /// What a program prints. The call blocks, so use it before an event loop runs or on a blocking thread.
 package enum ProgramOutput {

@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// Has another program take this process's place, execvp(3).
 package enum ProgramReplacement {

@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// Reads and creates small files in one piece. The calls block, so use them before an event loop runs or on a blocking
 /// thread.

@@ -1,5 +1,5 @@
-internal import CLinux
-internal import Glibc
+import CLinux
+import Glibc
 
 /// Stream sockets: listening, accepting, connecting. All sockets are created non-blocking and close-on-exec.
 package enum Socket {

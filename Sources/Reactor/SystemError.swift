@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// A failed system call: its name and its `errno`.
 ///

@@ -1,5 +1,5 @@
-internal import CLinux
-internal import Glibc
+import CLinux
+import Glibc
 
 /// Looks up host names with getaddrinfo(3).
 package enum SystemResolver {

@@ -1,5 +1,5 @@
-internal import Glibc
-internal import Synchronization
+import Glibc
+import Synchronization
 
 /// The terminal that a person has started the program in. The calls block.
 package enum TerminalDevice {

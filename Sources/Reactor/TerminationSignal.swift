@@ -1,5 +1,5 @@
-internal import Glibc
-internal import Synchronization
+import Glibc
+import Synchronization
 
 /// The signals that ask the process to end, SIGTERM and SIGINT. The main thread waits for them, so no handler interrupts
 /// other threads.

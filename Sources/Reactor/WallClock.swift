@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// The machine's time of day (CLOCK_REALTIME), for log lines and the `Date` field of responses. It may be wrong, and an
 /// administrator may change it.

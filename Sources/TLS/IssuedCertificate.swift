@@ -1,5 +1,5 @@
-internal import COpenSSL
-internal import Cryptography
+import COpenSSL
+import Cryptography
 
 /// A server's certificate from an authority of its own, for development.
 ///

@@ -1,5 +1,5 @@
-internal import COpenSSL
-internal import Cryptography
+import COpenSSL
+import Cryptography
 
 /// What the certificate of a client says, which was verified in this handshake or in that of the session which it has resumed.
 package struct PeerCertificate: Sendable {

@@ -1,4 +1,4 @@
-internal import COpenSSL
+import COpenSSL
 
 /// What stands between an `SSL` and its channel: the records that have arrived, and those to send. OpenSSL reads and writes
 /// them by the functions of a BIO.

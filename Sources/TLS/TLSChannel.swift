@@ -1,5 +1,5 @@
-internal import COpenSSL
-internal import Cryptography
+import COpenSSL
+import Cryptography
 
 /// Owns one `SSL`. It encrypts and decrypts bytes and does no I/O.
 ///

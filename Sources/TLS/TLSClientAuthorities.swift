@@ -1,5 +1,5 @@
-internal import COpenSSL
-internal import Cryptography
+import COpenSSL
+import Cryptography
 
 /// The authorities whose certificates a server accepts of its clients.
 ///

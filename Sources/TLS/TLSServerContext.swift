@@ -1,6 +1,6 @@
-internal import COpenSSL
-internal import Cryptography
-internal import Synchronization
+import COpenSSL
+import Cryptography
+import Synchronization
 
 /// Why a server cannot use TLS. Retrying does not help before the files are changed.
 package enum TLSServerError: Error, Equatable, Sendable, CustomStringConvertible {

@@ -1,5 +1,5 @@
-internal import COpenSSL
-internal import Cryptography
+import COpenSSL
+import Cryptography
 
 /// What is common to the TLS of the client and of the server.
 package enum TLSSettings {

@@ -1,6 +1,6 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
+import BrokerCore
+import ExternalText
+import HTTPCodec
 
 /// The media types that a client accepts, and which it prefers (RFC 9110 §12.5.1).
 enum Accept {

@@ -1,6 +1,6 @@
 package import BrokerCore
 package import Cryptography
-internal import ExternalText
+import ExternalText
 
 /// The operator's keys. Each has a name, so that an operator can replace one key and keep the others, and a role.
 package struct AdminKeys: Sendable {

@@ -1,6 +1,6 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
+import BrokerCore
+import ExternalText
+import HTTPCodec
 
 /// Which operations admin keys with the roles `operator` and `auditor` may use. An admin key with the role `admin` may use all.
 enum AdminRoutes {

@@ -1,6 +1,6 @@
-internal import BrokerCore
-internal import Reactor
-internal import Synchronization
+import BrokerCore
+import Reactor
+import Synchronization
 
 /// Slows down clients that try keys: a source that has used up its rate of refusals waits for the next ones.
 ///

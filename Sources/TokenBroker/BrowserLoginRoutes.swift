@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
+import BrokerCore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import OAuth
 
 /// The addresses of a login that the user's browser opens: its start, the callback and the confirmation.
 struct BrowserLoginRoutes {

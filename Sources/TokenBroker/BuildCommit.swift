@@ -1,4 +1,4 @@
-internal import CResources
+import CResources
 
 /// The commit that the program was built from.
 package enum BuildCommit {

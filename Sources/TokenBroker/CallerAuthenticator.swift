@@ -1,10 +1,10 @@
 package import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
+import Cryptography
+import ExternalText
+import HTTPCodec
 package import HTTPServer
-internal import OAuth
-internal import Reactor
+import OAuth
+import Reactor
 
 /// Finds the caller of a request by its bearer token (RFC 6750 §2.1), which is an API key or a workload's token, or, without an
 /// Authorization field, by the certificate that its connection's client has shown.

@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import OAuth
 
 /// The documents by which authorization servers know the broker's clients (client ID metadata documents).
 struct ClientDocumentRoutes {

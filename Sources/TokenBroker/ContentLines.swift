@@ -1,5 +1,5 @@
-internal import HTTPServer
-internal import Synchronization
+import HTTPServer
+import Synchronization
 
 /// Takes the lines of a content out of its pieces. It holds one line at most.
 struct ContentLines {

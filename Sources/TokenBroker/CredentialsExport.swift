@@ -1,7 +1,7 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import HTTPServer
-internal import OAuth
+import BrokerCore
+import CredentialStore
+import HTTPServer
+import OAuth
 
 /// One export: writes the sealed sets of a tenant, page by page.
 final class CredentialsExport: Sendable {

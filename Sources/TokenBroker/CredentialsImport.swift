@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import BrokerCore
+import Cryptography
+import ExternalText
+import HTTPServer
+import JSON
+import OAuth
 
 /// One import: reads lines while they come, takes their sets over, and tells the outcome of each in their order.
 ///

@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
 
 /// The operations on many sets of credentials: `/credentials/list` and `/credentials/restore`.
 struct CredentialsListRoutes {

@@ -1,7 +1,7 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import OAuth
 
 /// The parameters of `GET /credentials`. Reading a query without escapes allocates no memory.
 struct CredentialsParameters {

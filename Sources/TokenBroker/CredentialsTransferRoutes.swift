@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JOSE
-internal import JSON
-internal import OAuth
+import BrokerCore
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JOSE
+import JSON
+import OAuth
 
 /// The move from another broker and to another one: `/credentials/import` and `/credentials/export`.
 struct CredentialsTransferRoutes {

@@ -1,6 +1,6 @@
-internal import Cryptography
-internal import HTTPCodec
-internal import HTTPServer
+import Cryptography
+import HTTPCodec
+import HTTPServer
 
 /// The answer of `/docs`: what openapi.yaml says, as a page for people. It runs no script and loads nothing.
 enum DescriptionPage {

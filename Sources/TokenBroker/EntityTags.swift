@@ -1,5 +1,5 @@
-internal import HTTPCodec
-internal import OAuth
+import HTTPCodec
+import OAuth
 
 /// The entity tags of `If-None-Match` (RFC 9110 §13.1.2).
 struct EntityTags {

@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import OAuth
 
 /// `/events`: Server-Sent Events (WHATWG HTML, "Server-sent events").
 struct EventRoutes {

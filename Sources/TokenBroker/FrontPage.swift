@@ -1,6 +1,6 @@
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
+import HTTPCodec
+import HTTPServer
+import JSON
 
 /// The answer of `/`: links to the API's description, the probes and the metrics.
 enum FrontPage {

@@ -1,8 +1,8 @@
 package import BrokerCore
 package import CredentialStore
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Reactor
+import Synchronization
+import Waiting
 
 /// Whether the broker is ready for requests: it is not draining, and its store answers.
 package final class Health: Sendable {

@@ -1,7 +1,7 @@
 package import BrokerCore
-internal import Cryptography
+import Cryptography
 package import OAuth
-internal import Reactor
+import Reactor
 package import TLS
 
 /// The certificate of the API's listener, and the authorities of its clients' certificates. They are read again when their files

@@ -1,7 +1,7 @@
-internal import BrokerCore
-internal import Cryptography
-internal import HTTPCodec
-internal import HTTPServer
+import BrokerCore
+import Cryptography
+import HTTPCodec
+import HTTPServer
 
 /// The cookies by which a login recognizes its browser, as answers set and remove them.
 struct LoginCookies {

@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
+import BrokerCore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import OAuth
 
 /// The pages that a browser shows. They have a few sentences and at most buttons; they run no script and load nothing.
 enum LoginPage {

@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import BrokerCore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
 
 /// The client that reads the answer. A browser keeps an address in its address bar and its history, and neither the
 /// authorization code nor the state may stay there.

@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
 
 /// `/login/…` for callers: begins a login, finishes it with the caller's own `redirect_uri`, and shows its progress.
 ///

@@ -1,5 +1,5 @@
-internal import BrokerCore
-internal import HTTPServer
+import BrokerCore
+import HTTPServer
 
 /// What the HTTP server counts.
 extension Metrics {

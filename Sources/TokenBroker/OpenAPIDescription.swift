@@ -1,5 +1,5 @@
-internal import BrokerCore
-internal import CResources
+import BrokerCore
+import CResources
 
 /// openapi.yaml and its page, as they were when this program was built.
 package enum OpenAPIDescription {

@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import BrokerCore
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
 
 /// Probes, metrics and the description of the API.
 struct OperationRoutes {

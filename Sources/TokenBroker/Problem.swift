@@ -1,8 +1,8 @@
 package import BrokerCore
-internal import HTTPCodec
+import HTTPCodec
 package import HTTPServer
-internal import JSON
-internal import OAuth
+import JSON
+import OAuth
 
 extension BrokerError {
     /// The error as `application/problem+json` (RFC 9457).

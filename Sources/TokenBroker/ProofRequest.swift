@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
+import BrokerCore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
 
 /// A caller's wish for a proof of the key that its token is bound to (RFC 9449 §7): the request to the API that the proof is for, in
 /// the fields `DPoP-Htm` and `DPoP-Htu`, and `DPoP-Nonce` where the API has sent a nonce.

@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import HTTPServer
+import JSON
+import OAuth
 
 /// `/providers`: the profiles that a tenant's `provider` can name, for people who choose, and those of them that operators put.
 struct ProviderRoutes {

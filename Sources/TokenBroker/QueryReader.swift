@@ -1,7 +1,7 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import OAuth
 
 /// Reads the parameters of a query. Refuses repeated parameters, unknown parameters and broken escapes.
 struct QueryReader: TextReader {

@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import Cryptography
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import BrokerCore
+import Cryptography
+import HTTPCodec
+import HTTPServer
+import OAuth
+import Reactor
+import Synchronization
 
 /// Answers `GET /credentials` within the turn of the event loop that read the request. It does so if the API key, its
 /// tenant and the credentials are in memory and fresh, and if the policy serves the credentials without a refresh.

@@ -1,6 +1,6 @@
 package import BrokerCore
-internal import OAuth
-internal import Reactor
+import OAuth
+import Reactor
 
 /// The rates of requests with an API key. Nil means no limit. The operator's keys have no limits.
 package struct Rates: Sendable {

@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
 
 /// Finds the route of a path. A parameter is a whole segment of the path, percent-decoded once.
 struct Router: Sendable {

@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import OAuth
 
 /// The table of all routes. A test compares it with openapi.yaml.
 struct Routes {

@@ -1,12 +1,12 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
+import BrokerCore
+import CredentialStore
+import Cryptography
+import ExternalText
 package import HTTPCodec
 package import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Reactor
+import JSON
+import OAuth
+import Reactor
 package import TLS
 
 /// Handles HTTP requests: finds the route, authenticates the caller, answers, and writes log and metrics.

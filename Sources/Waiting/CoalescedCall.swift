@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// One call at a time for any number of callers, whose result is never older than their request for it.
 ///

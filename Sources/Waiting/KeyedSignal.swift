@@ -1,5 +1,5 @@
-internal import Containers
-internal import Synchronization
+import Containers
+import Synchronization
 
 /// Lets tasks wait until a key is signalled.
 package final class KeyedSignal<Key: Hashable & Sendable>: Sendable {

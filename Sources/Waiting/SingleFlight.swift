@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// One piece of work for each key at a time, for any number of callers.
 ///

@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// Lets one task at a time work for each key, in the order in which they came.
 package final class Turns<Key: Hashable & Sendable>: Sendable {

@@ -1,4 +1,4 @@
-internal import Containers
+import Containers
 
 /// The tasks that wait for something, in the order of their arrival, each with what it waits for.
 ///

@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// One task that waits, and the value that ends its wait.
 ///

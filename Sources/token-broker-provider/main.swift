@@ -1,6 +1,6 @@
-internal import DevelopmentProvider
-internal import HTTPServer
-internal import Reactor
+import DevelopmentProvider
+import HTTPServer
+import Reactor
 
 /// Prints the reason to standard error and exits.
 func fail(_ reason: String, status: Int32) -> Never {

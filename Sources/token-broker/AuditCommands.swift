@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import CommandLineClient
-internal import CredentialStore
-internal import Cryptography
-internal import JSON
-internal import OAuth
-internal import Postgres
-internal import Reactor
+import BrokerCore
+import CommandLineClient
+import CredentialStore
+import Cryptography
+import JSON
+import OAuth
+import Postgres
+import Reactor
 
 /// A command about the audit log.
 enum AuditCommand: Equatable {

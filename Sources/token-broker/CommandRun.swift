@@ -1,7 +1,7 @@
-internal import BrokerCore
-internal import CommandLineClient
-internal import CredentialStore
-internal import Reactor
+import BrokerCore
+import CommandLineClient
+import CredentialStore
+import Reactor
 
 /// Why the program cannot do what it was started for, in one sentence for the operator.
 struct CommandFailure: Error {

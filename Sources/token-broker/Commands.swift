@@ -1,5 +1,5 @@
-internal import CommandLineClient
-internal import HTTPSClient
+import CommandLineClient
+import HTTPSClient
 
 /// A command of the command line.
 enum Command: Equatable {

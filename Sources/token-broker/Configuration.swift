@@ -1,14 +1,14 @@
-internal import BrokerCore
-internal import CommandLineClient
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPSClient
-internal import HTTPServer
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import TLS
-internal import TokenBroker
+import BrokerCore
+import CommandLineClient
+import CredentialStore
+import Cryptography
+import HTTPSClient
+import HTTPServer
+import OAuth
+import Postgres
+import Reactor
+import TLS
+import TokenBroker
 
 /// The configuration from the environment, as the parts of the service take it. `Variable.all` says which variable goes where; a
 /// property has its default until then. All variables are checked, and all faults are reported together, before anything is

@@ -1,15 +1,15 @@
-internal import BrokerCore
-internal import CommandLineClient
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPSClient
-internal import HTTPServer
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Synchronization
-internal import TLS
-internal import TokenBroker
+import BrokerCore
+import CommandLineClient
+import CredentialStore
+import Cryptography
+import HTTPSClient
+import HTTPServer
+import OAuth
+import Postgres
+import Reactor
+import Synchronization
+import TLS
+import TokenBroker
 
 /// Checks an installation before it goes into service, and from time to time: its configuration, and what is in its store.
 func examineInstallation() -> Never {

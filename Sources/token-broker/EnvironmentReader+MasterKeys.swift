@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPSClient
-internal import Reactor
+import BrokerCore
+import CredentialStore
+import Cryptography
+import HTTPSClient
+import Reactor
 
 extension EnvironmentReader {
     /// The master keys, and where they come from. Notes keys that cannot be used. Blocks.

@@ -1,7 +1,7 @@
-internal import BrokerCore
-internal import ExternalText
-internal import OAuth
-internal import Reactor
+import BrokerCore
+import ExternalText
+import OAuth
+import Reactor
 
 /// Reads variables of the environment and collects their faults.
 struct EnvironmentReader: TextReader {

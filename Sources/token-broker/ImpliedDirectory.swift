@@ -1,5 +1,5 @@
-internal import CommandLineClient
-internal import Reactor
+import CommandLineClient
+import Reactor
 
 /// The directory of a command on the embedded store where no variable names one: that of the service or that of `token-broker up`,
 /// whichever exists. Where neither does, it is the service's for `doctor`, which looks before the first start, too.

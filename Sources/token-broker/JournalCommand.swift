@@ -1,7 +1,7 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
+import BrokerCore
+import CredentialStore
+import OAuth
+import Reactor
 
 /// Removes the registration of a journal whose replica will not start again, and exits. Replicas that wait for it go on at once.
 func forgetJournal(_ id: String) -> Never {

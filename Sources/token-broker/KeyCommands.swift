@@ -1,7 +1,7 @@
-internal import BrokerCore
-internal import CommandLineClient
-internal import CredentialStore
-internal import Reactor
+import BrokerCore
+import CommandLineClient
+import CredentialStore
+import Reactor
 
 /// Runs a command on the master keys of the store, and exits. A signal ends the process at once: what a reseal has done is in
 /// the store.

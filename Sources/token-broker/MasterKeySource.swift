@@ -1,7 +1,7 @@
-internal import CommandLineClient
-internal import CredentialStore
-internal import Cryptography
-internal import Reactor
+import CommandLineClient
+import CredentialStore
+import Cryptography
+import Reactor
 
 /// Where the master keys are read: at the start, and again at SIGHUP.
 enum MasterKeySource: Equatable, Sendable {

@@ -1,7 +1,7 @@
-internal import CommandLineClient
-internal import HTTPServer
-internal import Reactor
-internal import TokenBroker
+import CommandLineClient
+import HTTPServer
+import Reactor
+import TokenBroker
 
 /// What `token-broker up` sets for a broker of one person on this machine.
 struct PersonalBroker {

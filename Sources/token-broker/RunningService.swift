@@ -1,15 +1,15 @@
-internal import BrokerCore
-internal import CommandLineClient
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPCodec
-internal import HTTPSClient
-internal import HTTPServer
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import TokenBroker
-internal import Waiting
+import BrokerCore
+import CommandLineClient
+import CredentialStore
+import Cryptography
+import HTTPCodec
+import HTTPSClient
+import HTTPServer
+import OAuth
+import Postgres
+import Reactor
+import TokenBroker
+import Waiting
 
 /// The running service: its store, its clients and its listeners.
 struct RunningService {

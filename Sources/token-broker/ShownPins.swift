@@ -1,6 +1,6 @@
-internal import BrokerCore
-internal import HTTPSClient
-internal import Reactor
+import BrokerCore
+import HTTPSClient
+import Reactor
 
 /// Connects to the server and prints the pins of its verified certificates, or why they could not be had. The server may be at
 /// any address, because the operator has named it.

@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import CommandLineClient
-internal import CredentialStore
-internal import Cryptography
-internal import Reactor
+import BrokerCore
+import CommandLineClient
+import CredentialStore
+import Cryptography
+import Reactor
 
 /// Reports on the configured data directory, or on the journal directory if there is a database. If `target` is given,
 /// writes the intact records to it. Sends nothing over a network and does not change the examined directory.

@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import ExternalText
-internal import Glibc
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
+import BrokerCore
+import ExternalText
+import Glibc
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
 
 /// The transit engine of a HashiCorp Vault or OpenBao that decrypts the master keys, and what this program proves to it.
 ///

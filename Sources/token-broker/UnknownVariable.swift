@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// An environment variable that has the prefix of this program's variables and is not one of them.
 struct UnknownVariable: Sendable, Equatable {

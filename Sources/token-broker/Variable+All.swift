@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import CommandLineClient
-internal import HTTPSClient
-internal import HTTPServer
-internal import TokenBroker
+import BrokerCore
+import CommandLineClient
+import HTTPSClient
+import HTTPServer
+import TokenBroker
 
 extension Variable {
     /// All variables, in the order of `token-broker help variables`.

@@ -1,4 +1,4 @@
-internal import BrokerCore
+import BrokerCore
 
 /// A variable of the environment, as one row of `Variable.all`: its name, what it may be, where its value goes, and what it means
 /// to an operator. Reading, `config check` and `token-broker help variables` go by the rows. The default is that of the property.

@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPServer
-internal import OAuth
-internal import Reactor
-internal import TokenBroker
+import BrokerCore
+import Cryptography
+import ExternalText
+import HTTPServer
+import OAuth
+import Reactor
+import TokenBroker
 
 /// What the text of a variable may be, and which value it stands for.
 struct VariableKind<Value: Sendable>: Sendable {

@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPSClient
+import JSON
+import OAuth
 
 /// Reads the issuers of workloads' tokens: `[{"issuer": "https://…", "audience": "…", "jwks_uri": "https://…"}]`.
 enum WorkloadIssuers {

@@ -1,13 +1,13 @@
-internal import CommandLineClient
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPCodec
-internal import HTTPSClient
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import TokenBroker
+import CommandLineClient
+import CredentialStore
+import Cryptography
+import HTTPCodec
+import HTTPSClient
+import HTTPServer
+import JSON
+import OAuth
+import Reactor
+import TokenBroker
 
 StandardStreams.fillClosed()
 TerminationSignal.ignoreBrokenPipes()

@@ -1,8 +1,8 @@
-internal import Auth
-internal import AuthTesting
-internal import FoundationEssentials
-internal import Synchronization
-internal import Testing
+import Auth
+import AuthTesting
+import FoundationEssentials
+import Synchronization
+import Testing
 
 /// App-to-app authentication in the library.
 @Suite(.timeLimit(.minutes(1))) struct `App to app in the library` {

@@ -1,11 +1,11 @@
-internal import Auth
-internal import BrokerCore
-internal import BrokerTesting
-internal import DevelopmentProvider
-internal import ExternalText
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import Testing
+import Auth
+import BrokerCore
+import BrokerTesting
+import DevelopmentProvider
+import ExternalText
+import FoundationEssentials
+import HTTPCodec
+import Testing
 
 /// Tests the library as a program uses it, against the development provider.
 @Suite struct `Auth as a library` {

@@ -1,9 +1,9 @@
-internal import Auth
-internal import AuthTesting
-internal import BrokerTesting
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import Testing
+import Auth
+import AuthTesting
+import BrokerTesting
+import FoundationEssentials
+import HTTPCodec
+import Testing
 
 /// Each parameter of a configuration has an effect.
 @Suite(.timeLimit(.minutes(1))) struct `Effects of a configuration` {

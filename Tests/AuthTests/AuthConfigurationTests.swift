@@ -1,5 +1,5 @@
-internal import Auth
-internal import Testing
+import Auth
+import Testing
 
 @Suite struct `Auth configuration` {
     @Test func `credentials do not print their token`() {

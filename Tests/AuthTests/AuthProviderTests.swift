@@ -1,8 +1,8 @@
-internal import Auth
-internal import AuthTesting
-internal import FoundationEssentials
-internal import OAuth
-internal import Testing
+import Auth
+import AuthTesting
+import FoundationEssentials
+import OAuth
+import Testing
 
 /// Tests that each function of `AuthProvider` makes a provider that the library knows.
 @Suite struct `A typed provider` {

@@ -1,8 +1,8 @@
-internal import Auth
-internal import AuthTesting
-internal import BrokerTesting
-internal import FoundationEssentials
-internal import Testing
+import Auth
+import AuthTesting
+import BrokerTesting
+import FoundationEssentials
+import Testing
 
 /// The product for tests, used as a program's tests use it.
 @Suite(.timeLimit(.minutes(1))) struct `Doubles for programs that use the library` {

@@ -1,8 +1,8 @@
-internal import Auth
-internal import AuthTesting
-internal import FoundationEssentials
-internal import Synchronization
-internal import Testing
+import Auth
+import AuthTesting
+import FoundationEssentials
+import Synchronization
+import Testing
 
 /// Tests requests that are sent with a token, and once more after a 401.
 @Suite struct `An authorized sender` {

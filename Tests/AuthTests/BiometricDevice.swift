@@ -1,6 +1,6 @@
-internal import Auth
-internal import Cryptography
-internal import Synchronization
+import Auth
+import Cryptography
+import Synchronization
 
 /// A device's store of keys, which a test can have refuse, fail and forget.
 final class BiometricDevice: DeviceKeyStore {

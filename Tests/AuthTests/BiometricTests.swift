@@ -1,13 +1,13 @@
-internal import Auth
-internal import AuthTesting
-internal import BrokerTesting
-internal import Cryptography
-internal import DevelopmentProvider
-internal import ExternalText
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import Synchronization
-internal import Testing
+import Auth
+import AuthTesting
+import BrokerTesting
+import Cryptography
+import DevelopmentProvider
+import ExternalText
+import FoundationEssentials
+import HTTPCodec
+import Synchronization
+import Testing
 
 /// Biometric logins with the library, at the development provider over sockets.
 @Suite(.timeLimit(.minutes(2))) struct `Biometric logins with the library` {

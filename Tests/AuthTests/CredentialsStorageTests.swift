@@ -1,9 +1,9 @@
-internal import Auth
-internal import AuthTesting
-internal import BrokerTesting
-internal import Cryptography
-internal import FoundationEssentials
-internal import Testing
+import Auth
+import AuthTesting
+import BrokerTesting
+import Cryptography
+import FoundationEssentials
+import Testing
 
 /// Tests storages that a program brings, against the development provider.
 @Suite struct `A storage of the program` {

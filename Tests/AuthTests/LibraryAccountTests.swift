@@ -1,9 +1,9 @@
-internal import Auth
-internal import AuthTesting
-internal import DevelopmentProvider
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import Testing
+import Auth
+import AuthTesting
+import DevelopmentProvider
+import FoundationEssentials
+import HTTPCodec
+import Testing
 
 /// Accounts of DuckDuckGo's Auth, with the library, at the development provider.
 @Suite(.timeLimit(.minutes(1))) struct `Accounts with the library` {

@@ -1,11 +1,11 @@
-internal import Auth
-internal import AuthTesting
-internal import BrokerTesting
-internal import ExternalText
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import Synchronization
-internal import Testing
+import Auth
+import AuthTesting
+import BrokerTesting
+import ExternalText
+import FoundationEssentials
+import HTTPCodec
+import Synchronization
+import Testing
 
 /// Tests logins whose browser comes back to a port of this machine, against the development provider.
 @Suite struct `A login by a loopback port` {

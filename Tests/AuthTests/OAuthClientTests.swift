@@ -1,9 +1,9 @@
-internal import Auth
-internal import AuthTesting
-internal import ExternalText
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import Testing
+import Auth
+import AuthTesting
+import ExternalText
+import FoundationEssentials
+import HTTPCodec
+import Testing
 
 /// Tests the role with which DuckDuckGo's apps keep their tokens, at a provider that is a script.
 @Suite(.timeLimit(.minutes(1))) struct `OAuth client` {

@@ -1,10 +1,10 @@
-internal import Auth
-internal import AuthTesting
-internal import BrokerTesting
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import Synchronization
-internal import Testing
+import Auth
+import AuthTesting
+import BrokerTesting
+import FoundationEssentials
+import HTTPCodec
+import Synchronization
+import Testing
 
 /// What a program can do to the library's requests.
 @Suite(.timeLimit(.minutes(1))) struct `Request interceptors` {

@@ -1,7 +1,7 @@
-internal import Auth
-internal import AuthTesting
-internal import FoundationEssentials
-internal import Testing
+import Auth
+import AuthTesting
+import FoundationEssentials
+import Testing
 
 /// A client whose provider is a script and signs its tokens, with a clock that the test moves.
 struct ScriptedClient {

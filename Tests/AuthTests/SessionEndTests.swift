@@ -1,7 +1,7 @@
-internal import Auth
-internal import AuthTesting
-internal import FoundationEssentials
-internal import Testing
+import Auth
+import AuthTesting
+import FoundationEssentials
+import Testing
 
 /// Tests what a program learns of the end of a session.
 @Suite struct `The end of a session` {

@@ -1,7 +1,7 @@
-internal import Auth
-internal import AuthTesting
-internal import FoundationEssentials
-internal import Testing
+import Auth
+import AuthTesting
+import FoundationEssentials
+import Testing
 
 @Suite struct `Token containers` {
     private let factory = TokenContainerFactory(now: Date(timeIntervalSince1970: 1_800_000_000))

@@ -1,10 +1,10 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import Glibc
-internal import OAuth
-internal import Postgres
-internal import Reactor
+import CredentialStore
+import Cryptography
+import ExternalText
+import Glibc
+import OAuth
+import Postgres
+import Reactor
 
 // Compares cold reads through one pipeline with the same reads in a round trip each. See `cold.sh`.
 

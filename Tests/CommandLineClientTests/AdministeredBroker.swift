@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import FoundationEssentials
-internal import JSON
+import BrokerTesting
+import CommandLineClient
+import FoundationEssentials
+import JSON
 
 /// A broker of this build on a port and a directory of its own, with the command line in this process in front of it.
 final class AdministeredBroker: Sendable {

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import FoundationEssentials
-internal import JSON
-internal import Testing
+import BrokerTesting
+import ExternalText
+import FoundationEssentials
+import JSON
+import Testing
 
-@testable internal import CommandLineClient
+@testable import CommandLineClient
 
 /// `token-broker apply` in front of a broker.
 @Suite(.timeLimit(.minutes(3)))

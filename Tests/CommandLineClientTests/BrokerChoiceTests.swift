@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import FoundationEssentials
+import HTTPCodec
+import Reactor
+import Testing
 
-@testable internal import CommandLineClient
+@testable import CommandLineClient
 
 /// Which broker a command speaks to, with which key, and about which tenant.
 @Suite struct `The broker of a command` {

@@ -1,5 +1,5 @@
-internal import CommandLineClient
-internal import Testing
+import CommandLineClient
+import Testing
 
 @Suite struct `A command line` {
     private func step(_ words: String...) -> (CommandLineClient.ExitStatus?, RecordedTerminal) {

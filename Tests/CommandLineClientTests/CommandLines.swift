@@ -1,4 +1,4 @@
-internal import CommandLineClient
+import CommandLineClient
 
 /// Command lines as tests run them, with a terminal that keeps what they print.
 enum CommandLines {

@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import FoundationEssentials
-internal import Testing
+import BrokerTesting
+import CommandLineClient
+import FoundationEssentials
+import Testing
 
 @Suite struct `The page of commands` {
     @Test func `is what token-broker help --markdown prints`() async throws {

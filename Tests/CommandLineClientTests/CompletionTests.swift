@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import FoundationEssentials
-internal import Testing
+import BrokerTesting
+import CommandLineClient
+import FoundationEssentials
+import Testing
 
 @Suite struct `Completions` {
     /// A command line of which the last word is being typed, words that are offered for it, and words that are not.

@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import FoundationEssentials
-internal import Testing
+import BrokerTesting
+import CommandLineClient
+import FoundationEssentials
+import Testing
 
 @Suite struct `Kept contexts` {
     private let directory = StoreFixtureDirectory()

@@ -1,6 +1,6 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import Testing
+import BrokerTesting
+import CommandLineClient
+import Testing
 
 /// `token-broker events` before a server that says what a broker, or a proxy before it, may say.
 @Suite(.serialized, .timeLimit(.minutes(2))) struct `The command events` {

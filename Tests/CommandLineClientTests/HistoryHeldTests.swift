@@ -1,6 +1,6 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import Testing
+import BrokerTesting
+import CommandLineClient
+import Testing
 
 /// What an operator finds where the broker has held the sessions of users whom a provider refused all at once.
 @Suite(.timeLimit(.minutes(2))) struct `A night in which sessions are held` {

@@ -1,9 +1,9 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Testing
+import BrokerTesting
+import CommandLineClient
+import ExternalText
+import HTTPCodec
+import JSON
+import Testing
 
 /// What an operator finds in the morning, and undoes: a provider has refused users whose sessions were alive.
 @Suite(.timeLimit(.minutes(2))) struct `A night in which a provider refuses users` {

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import OAuth
+import Reactor
+import Synchronization
+import Testing
 
-@testable internal import CommandLineClient
+@testable import CommandLineClient
 
 @Suite struct `A stream of events` {
     private func items(_ pieces: [UInt8]...) throws -> [ServerSentEvents.Item] {

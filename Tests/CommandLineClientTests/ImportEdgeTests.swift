@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import FoundationEssentials
-internal import JSON
-internal import Testing
+import BrokerTesting
+import ExternalText
+import FoundationEssentials
+import JSON
+import Testing
 
-@testable internal import CommandLineClient
+@testable import CommandLineClient
 
 /// What an import refuses before it sends anything: there is no broker at the address.
 @Suite struct `An import that cannot be made` {

@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
+import ExternalText
+import JSON
+import OAuth
+import Reactor
+import Testing
 
 @testable import CommandLineClient
 

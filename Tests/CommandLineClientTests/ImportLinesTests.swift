@@ -1,9 +1,9 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import ExternalText
+import JSON
+import OAuth
+import Reactor
+import Testing
 
 @testable import CommandLineClient
 

@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import FoundationEssentials
-internal import Testing
+import BrokerTesting
+import CommandLineClient
+import FoundationEssentials
+import Testing
 
 @Suite struct `The page of the manual` {
     @Test func `has all commands and options`() async {

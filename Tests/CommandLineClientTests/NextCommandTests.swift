@@ -1,6 +1,6 @@
-internal import Testing
+import Testing
 
-@testable internal import CommandLineClient
+@testable import CommandLineClient
 
 @Suite struct `A command to run next` {
     @Test(

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Testing
+import BrokerTesting
+import CommandLineClient
+import DevelopmentProvider
+import ExternalText
+import HTTPCodec
+import JSON
+import Testing
 
 /// A broker process with three users of a provider.
 struct Night {

@@ -1,5 +1,5 @@
-internal import BrokerTesting
-internal import Testing
+import BrokerTesting
+import Testing
 
 /// What the program does with the process that it is: its words, its standard streams, its limits, its terminal.
 @Suite(.serialized, .timeLimit(.minutes(3))) struct `The program as a process` {

@@ -1,8 +1,8 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import Testing
+import BrokerTesting
+import CommandLineClient
+import FoundationEssentials
+import HTTPCodec
+import Testing
 
 /// `token-broker` as a person starts it.
 @Suite(.timeLimit(.minutes(2))) struct `The program at a shell` {

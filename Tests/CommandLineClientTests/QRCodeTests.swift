@@ -1,6 +1,6 @@
-internal import CommandLineClient
-internal import Cryptography
-internal import Testing
+import CommandLineClient
+import Cryptography
+import Testing
 
 /// The expected symbols are those of the Python package qrcode 8, error correction L, byte mode, with the mask given.
 @Suite struct `A QR code` {

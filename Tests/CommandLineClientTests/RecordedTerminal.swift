@@ -1,5 +1,5 @@
-internal import CommandLineClient
-internal import Synchronization
+import CommandLineClient
+import Synchronization
 
 /// What a command says, and not what Testing calls so.
 typealias ExitStatus = CommandLineClient.ExitStatus

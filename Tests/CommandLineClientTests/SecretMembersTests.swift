@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import JSON
-internal import Testing
+import ExternalText
+import JSON
+import Testing
 
-@testable internal import CommandLineClient
+@testable import CommandLineClient
 
 /// What people are shown of configurations: never a secret.
 @Suite struct `A secret of a configuration` {

@@ -1,5 +1,5 @@
-internal import CommandLineClient
-internal import Testing
+import CommandLineClient
+import Testing
 
 @Suite struct `A command of the service` {
     private func service(_ words: [String]) -> (ServiceCommand, Invocation)? {

@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import JSON
-internal import Testing
+import ExternalText
+import JSON
+import Testing
 
-@testable internal import CommandLineClient
+@testable import CommandLineClient
 
 /// What comes from outside, and is shown: file names, words, addresses, names that the broker tells.
 @Suite struct `A terminal is not steered` {

@@ -1,8 +1,8 @@
-internal import BrokerTesting
-internal import FoundationEssentials
-internal import Testing
+import BrokerTesting
+import FoundationEssentials
+import Testing
 
-@testable internal import CommandLineClient
+@testable import CommandLineClient
 
 /// Commands before a server that is no broker: a network that wants a login first answers every request with a page.
 @Suite(.serialized, .timeLimit(.minutes(2))) struct `An answer that no broker gives` {

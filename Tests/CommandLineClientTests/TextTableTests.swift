@@ -1,5 +1,5 @@
-internal import CommandLineClient
-internal import Testing
+import CommandLineClient
+import Testing
 
 @Suite struct `A table` {
     private let long = String(repeating: "x", count: 340)

@@ -1,8 +1,8 @@
-internal import CommandLineClient
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Testing
+import CommandLineClient
+import ExternalText
+import JSON
+import OAuth
+import Testing
 
 @Suite struct `The formats of a token` {
     private static let jwt = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiI0MiJ9.c2lnbmF0dXJl"

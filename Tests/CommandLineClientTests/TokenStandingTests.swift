@@ -1,6 +1,6 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import Testing
+import BrokerTesting
+import CommandLineClient
+import Testing
 
 /// What `token-broker token` says where the token is not that of a user who is logged in.
 @Suite(.serialized, .timeLimit(.minutes(2))) struct `A token that is not of a user who is logged in` {

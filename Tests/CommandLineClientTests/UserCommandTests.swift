@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import CommandLineClient
-internal import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Testing
+import BrokerTesting
+import CommandLineClient
+import DevelopmentProvider
+import ExternalText
+import HTTPCodec
+import JSON
+import Testing
 
 /// The commands about users at a broker that runs as a program.
 @Suite(.timeLimit(.minutes(5))) struct `The commands about users` {

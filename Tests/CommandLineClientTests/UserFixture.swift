@@ -1,11 +1,11 @@
-internal import AuthTesting
-internal import BrokerTesting
-internal import CommandLineClient
-internal import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Testing
+import AuthTesting
+import BrokerTesting
+import CommandLineClient
+import DevelopmentProvider
+import ExternalText
+import HTTPCodec
+import JSON
+import Testing
 
 /// A broker as a program, and a provider with a page at which users log in.
 final class UserFixture: Sendable {

@@ -1,5 +1,5 @@
-internal import BrokerTesting
-internal import Testing
+import BrokerTesting
+import Testing
 
 /// The tools that read what `token-broker token` prints, each as it is released.
 @Suite(.timeLimit(.minutes(5))) struct `Tools that read tokens` {

@@ -1,5 +1,5 @@
-internal import Containers
-internal import Testing
+import Containers
+import Testing
 
 @Suite struct `Linked list` {
     private static func elements(_ list: LinkedList<Int>) -> [Int] { list.map(\.element) }

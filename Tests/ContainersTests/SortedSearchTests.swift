@@ -1,5 +1,5 @@
-internal import Containers
-internal import Testing
+import Containers
+import Testing
 
 @Suite struct `Sorted search` {
     @Test(arguments: [

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import OAuth
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import ExternalText
+import OAuth
+import Synchronization
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// Which chains a signature names, and what that is worth.
 extension `Audit log` {

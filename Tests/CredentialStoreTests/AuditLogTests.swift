@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import Cryptography
-internal import OAuth
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import Cryptography
+import OAuth
+import Synchronization
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// An audit log as a person with access to the database can leave it.
 private struct TamperedLog: AuditReading {

@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import Synchronization
-internal import Testing
+import CredentialStore
+import Synchronization
+import Testing
 
 extension `Audit log` {
     @Test func `is examined with a word on how far that is, now and then`() async throws {

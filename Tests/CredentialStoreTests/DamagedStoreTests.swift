@@ -1,11 +1,11 @@
-internal import BrokerTesting
-internal import Cryptography
-internal import FoundationEssentials
-internal import Glibc
-internal import OAuth
-internal import Testing
+import BrokerTesting
+import Cryptography
+import FoundationEssentials
+import Glibc
+import OAuth
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// Damages every file of a store in turn, in each way in which files get damaged.
 @Suite struct `A damaged file store` {

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import FoundationEssentials
-internal import OAuth
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import FoundationEssentials
+import OAuth
+import Synchronization
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// The audit log of the file store when its files are damaged, when the last process was killed, and while another one starts.
 @Suite struct `Audit log in files` {

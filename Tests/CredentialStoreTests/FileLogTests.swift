@@ -1,11 +1,11 @@
-internal import BrokerTesting
-internal import FoundationEssentials
-internal import Glibc
-internal import OAuth
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import FoundationEssentials
+import Glibc
+import OAuth
+import Reactor
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 @Suite struct `The log of a file record store`: FileStoreFixture {
     /// The keys of the entries, those of markers with an asterisk.

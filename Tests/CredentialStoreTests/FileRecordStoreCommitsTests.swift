@@ -1,13 +1,13 @@
-internal import BrokerTesting
-internal import Cryptography
-internal import DevelopmentProvider
-internal import FoundationEssentials
-internal import Glibc
-internal import OAuth
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import Cryptography
+import DevelopmentProvider
+import FoundationEssentials
+import Glibc
+import OAuth
+import Synchronization
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// After a power failure a disk has what was synchronized, and any part of the rest.
 @Suite struct `The commits of a file record store` {

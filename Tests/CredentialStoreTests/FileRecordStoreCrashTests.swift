@@ -1,13 +1,13 @@
-internal import BrokerTesting
-internal import Cryptography
-internal import FoundationEssentials
-internal import Glibc
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import Cryptography
+import FoundationEssentials
+import Glibc
+import OAuth
+import Reactor
+import Synchronization
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// Each commit is interrupted at every step that it makes.
 @Suite struct `A file record store whose disk or process fails`: FileStoreFixture {

@@ -1,11 +1,11 @@
-internal import BrokerTesting
-internal import Cryptography
-internal import FoundationEssentials
-internal import OAuth
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import Cryptography
+import FoundationEssentials
+import OAuth
+import Reactor
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 @Suite struct `A file record store` {
     let directory = StoreFixtureDirectory()

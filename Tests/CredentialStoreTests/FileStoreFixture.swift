@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import Cryptography
-internal import FoundationEssentials
-internal import OAuth
-internal import Testing
+import BrokerTesting
+import Cryptography
+import FoundationEssentials
+import OAuth
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// Records, commits and helpers for suites that test the file store under faults.
 protocol FileStoreFixture {}

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import FoundationEssentials
-internal import Glibc
-internal import OAuth
-internal import Testing
+import BrokerTesting
+import FoundationEssentials
+import Glibc
+import OAuth
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// The digests in a store's files are no seals: a file that someone has made has the right ones.
 @Suite struct `A forged log of a file store` {

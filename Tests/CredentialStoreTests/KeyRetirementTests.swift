@@ -1,9 +1,9 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import OAuth
+import Synchronization
+import Testing
 
 /// A store in which another process seals a record, and in front of which this process is killed.
 private final class RetirementStore: ForwardingStore {

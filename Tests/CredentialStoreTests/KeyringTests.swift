@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import Cryptography
-internal import Testing
+import CredentialStore
+import Cryptography
+import Testing
 
 @Suite struct `A keyring` {
     static let key = "AAAAAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0="

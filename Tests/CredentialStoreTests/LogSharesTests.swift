@@ -1,8 +1,8 @@
-internal import DevelopmentProvider
-internal import OAuth
-internal import Testing
+import DevelopmentProvider
+import OAuth
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 @Suite struct `The shares of tenants in the log` {
     struct Case: Sendable {

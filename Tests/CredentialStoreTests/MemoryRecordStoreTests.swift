@@ -1,6 +1,6 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Testing
+import BrokerTesting
+import CredentialStore
+import Testing
 
 @Suite struct `Memory record store` {
     @Test(arguments: StoreConformance.checks)

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import OAuth
+import Postgres
+import Reactor
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// Leases in a rolling update: a build that does not know `lease_state` writes only `lease_holder` and `lease_expires`.
 /// The other columns keep the values that a replica of this build wrote for the lease before.

@@ -1,7 +1,7 @@
-internal import FoundationEssentials
-internal import Synchronization
+import FoundationEssentials
+import Synchronization
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// A layer between a file store and the disk that tracks the least that a power failure leaves: the content that each
 /// file had when it was synchronized, under the names that each directory had when it was synchronized.

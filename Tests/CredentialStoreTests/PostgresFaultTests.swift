@@ -1,11 +1,11 @@
-internal import BrokerTesting
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import OAuth
+import Postgres
+import Reactor
+import Synchronization
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// How a store behaves while its database has a fault, and how soon it works again afterwards.
 @Suite(.timeLimit(.minutes(3))) struct `PostgreSQL faults` {

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import OAuth
+import Postgres
+import Reactor
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 @Suite struct `PostgreSQL migrations` {
     private static var soon: MonotonicInstant { .after(.seconds(60)) }

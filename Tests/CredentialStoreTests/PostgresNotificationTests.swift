@@ -1,11 +1,11 @@
-internal import BrokerTesting
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import OAuth
+import Postgres
+import Reactor
+import Synchronization
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 @Suite struct `Notices of commits` {
     private static let alpha = TenantName("alpha")!

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import OAuth
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import OAuth
+import Reactor
+import Testing
 
-@testable internal import CredentialStore
-@testable internal import Postgres
+@testable import CredentialStore
+@testable import Postgres
 
 /// The server must use an index for every statement of the store when there are many records, for all parameters.
 @Suite(.timeLimit(.minutes(3)), .serialized) struct `PostgreSQL plans` {

@@ -1,11 +1,11 @@
-internal import BrokerTesting
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import OAuth
+import Postgres
+import Reactor
+import Synchronization
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// What the store's sessions may do, and what operators are told where that is not enough.
 @Suite(.timeLimit(.minutes(2))) struct `Sessions of the PostgreSQL store` {

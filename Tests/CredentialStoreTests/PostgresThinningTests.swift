@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import OAuth
+import Postgres
+import Reactor
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// What the contract of stores does not show of entries that are too many in PostgreSQL.
 @Suite struct `Too many entries in PostgreSQL` {

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Testing
+import CredentialStore
+import Cryptography
+import OAuth
+import Testing
 
 @Suite struct `A sealer` {
     let sealer: Sealer

@@ -1,6 +1,6 @@
-internal import Synchronization
+import Synchronization
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// A layer between a file store and the disk, which records every call and lets chosen calls fail.
 final class StandInDisk: Sendable {

@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import OAuth
+import BrokerTesting
+import OAuth
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// Everything that can be read from a store.
 struct StoreContents: Equatable, CustomStringConvertible {

@@ -1,9 +1,9 @@
-internal import BrokerTesting
-internal import OAuth
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import OAuth
+import Reactor
+import Testing
 
-@testable internal import CredentialStore
+@testable import CredentialStore
 
 /// A program's storage of one value, which does what the test says.
 private actor ValueCell: ValueStorage {

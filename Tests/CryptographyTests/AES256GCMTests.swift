@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import Testing
+import Cryptography
+import Testing
 
 @Suite struct `AES-256-GCM` {
     struct Vector: Sendable {

@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import Testing
+import Cryptography
+import Testing
 
 @Suite struct `SHA-256` {
     /// The examples of FIPS 180-4, and the empty message.

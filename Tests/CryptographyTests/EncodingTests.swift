@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import Testing
+import Cryptography
+import Testing
 
 /// The examples of RFC 4648 §10, and for each alphabet a value with its last two characters.
 @Suite struct `Text encodings` {

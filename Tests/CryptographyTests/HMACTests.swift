@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import Testing
+import Cryptography
+import Testing
 
 @Suite struct `HMAC with SHA-256` {
     /// The cases 1, 2 and 6 of RFC 4231, and keys about as long as a block of SHA-256.

@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import Testing
+import Cryptography
+import Testing
 
 @Suite struct `A key for signatures` {
     private static let message = Array("message".utf8)

@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 
 /// Keys as OpenSSL's commands write them, made for these tests and used nowhere else.
 enum SamplePEM {

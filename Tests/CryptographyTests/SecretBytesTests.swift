@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import Testing
+import Cryptography
+import Testing
 
 @Suite struct `Secret bytes` {
     let secret = SecretBytes(utf8: "canary-49f1")

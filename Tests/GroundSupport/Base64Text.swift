@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 
 /// Base64url of a text, for the parts of a JWT.
 package enum Base64Text {

@@ -1,6 +1,6 @@
-internal import Glibc
-internal import Reactor
-internal import Synchronization
+import Glibc
+import Reactor
+import Synchronization
 
 /// A child process that is spoken to in lines: its standard input and output are the two directions of one local
 /// socket.

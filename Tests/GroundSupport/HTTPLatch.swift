@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// Something that happens once, and that others wait for.
 package final class HTTPLatch: Sendable {

@@ -1,6 +1,6 @@
-internal import Glibc
+import Glibc
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// A look-up for `NameResolver` that blocks its thread, as getaddrinfo(3) does, for every name but those that are given, until
 /// the test lets it go on.

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import Glibc
+import ExternalText
+import Glibc
 
 /// Text made to be slow to read.
 package enum HostileText {

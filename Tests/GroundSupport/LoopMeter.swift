@@ -1,5 +1,5 @@
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// Measures what an event loop's thread spends of processor time, from within the loop.
 package final class LoopMeter: Sendable {

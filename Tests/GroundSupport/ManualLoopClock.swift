@@ -1,5 +1,5 @@
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// A clock of event loops that shows a new time only when a test moves it.
 package final class ManualLoopClock: LoopClock {

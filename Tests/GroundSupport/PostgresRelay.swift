@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 package import Reactor
 
 /// Stands between a client and a server on loopback, and can keep or lose what the server says.

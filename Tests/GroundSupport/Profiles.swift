@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 package import OAuth
 
 /// Profiles that tests name.

@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// A clock that stands still until a test moves it: for a provider's delays, and for its time in milliseconds.
 package final class ProviderClock: Clock {

@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 package import Reactor
 
 /// The two sockets of a connection that goes through a relay, with what the relay's two directions do to them.

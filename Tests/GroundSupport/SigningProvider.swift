@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import ExternalText
+import Cryptography
+import ExternalText
 package import JOSE
 package import OAuth
 

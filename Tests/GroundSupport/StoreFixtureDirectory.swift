@@ -1,4 +1,4 @@
-internal import FoundationEssentials
+import FoundationEssentials
 
 /// A path for one test's file store below the system's temporary directory, removed with all that is there afterwards.
 /// Nothing stands there at first.

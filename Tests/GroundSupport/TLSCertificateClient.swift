@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// A client that can show a certificate in the handshake of TLS, and resume its sessions: Python's. It trusts the test root.
 package final class TLSCertificateClient: Sendable {

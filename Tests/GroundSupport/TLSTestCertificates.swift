@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// Certificates good and bad, made by the `openssl` command once for each run of the tests.
 ///

@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 extension TestProcess {
     /// How often `needle` stands in the memory that the process can read and write. The process is not stopped meanwhile,

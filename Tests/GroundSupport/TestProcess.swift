@@ -1,6 +1,6 @@
 package import Glibc
-internal import Reactor
-internal import Synchronization
+import Reactor
+import Synchronization
 
 /// A program that a test has started. It is killed when its last reference is released, and when the test process dies.
 ///

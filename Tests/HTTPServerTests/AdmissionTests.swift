@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import Reactor
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import Reactor
+import Synchronization
+import Testing
 
 /// Admits by the path: `/open`, `/known`, `/slow` when `decide` opens, and refuses everything else with 401.
 private final class AdmittingHandler: RequestHandler {

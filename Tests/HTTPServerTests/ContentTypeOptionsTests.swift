@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import HTTPCodec
-internal import HTTPServer
-internal import Testing
+import BrokerTesting
+import HTTPCodec
+import HTTPServer
+import Testing
 
 /// An answer of each kind that a handler can give.
 private final class KindsHandler: RequestHandler {

@@ -1,9 +1,9 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import Reactor
+import Testing
 
 /// A client whose connections come from 127.0.0.`number`.
 private func client(_ server: Server, from number: UInt8) throws -> HTTPRawClient {

@@ -1,8 +1,8 @@
-internal import BrokerTesting
-internal import HTTPCodec
-internal import HTTPServer
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import HTTPCodec
+import HTTPServer
+import Reactor
+import Testing
 
 @Suite(.timeLimit(.minutes(1))) struct `The source of a request` {
     private static let proxies = TrustedProxies(

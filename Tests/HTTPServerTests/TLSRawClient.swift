@@ -1,9 +1,9 @@
-internal import BrokerTesting
-internal import HTTPCodec
-internal import Reactor
-internal import TLS
+import BrokerTesting
+import HTTPCodec
+import Reactor
+import TLS
 
-@testable internal import HTTPSClient
+@testable import HTTPSClient
 
 /// A TLS client whose records a test sends as it wishes: whole, in pieces, or spoilt. It trusts the test root.
 ///

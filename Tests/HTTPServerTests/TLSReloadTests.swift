@@ -1,9 +1,9 @@
-internal import BrokerTesting
-internal import HTTPCodec
-internal import HTTPServer
-internal import Reactor
-internal import TLS
-internal import Testing
+import BrokerTesting
+import HTTPCodec
+import HTTPServer
+import Reactor
+import TLS
+import Testing
 
 @Suite(.timeLimit(.minutes(1))) struct `A renewed certificate` {
     private static let certificates = TLSTestCertificates.shared

@@ -1,8 +1,8 @@
-internal import BrokerTesting
-internal import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
-internal import Testing
+import BrokerTesting
+import DevelopmentProvider
+import ExternalText
+import HTTPCodec
+import Testing
 
 /// The library's examples of two apps, run as the programs that they are. The tests carry the links between them, as the system of
 /// a device does.

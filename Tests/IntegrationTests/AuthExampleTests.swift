@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import DevelopmentProvider
-internal import HTTPCodec
-internal import Testing
+import BrokerTesting
+import DevelopmentProvider
+import HTTPCodec
+import Testing
 
 /// The library's example, run as the program that it is.
 @Suite(.timeLimit(.minutes(2))) struct `The library's example` {

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import DevelopmentProvider
-internal import ExternalText
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import JSON
-internal import Testing
+import BrokerTesting
+import DevelopmentProvider
+import ExternalText
+import FoundationEssentials
+import HTTPCodec
+import JSON
+import Testing
 
 /// Apps that use OAuth libraries from outside this project, at the program `token-broker`.
 @Suite(.timeLimit(.minutes(5))) struct `OAuth libraries` {

@@ -1,5 +1,5 @@
-internal import BrokerTesting
-internal import Testing
+import BrokerTesting
+import Testing
 
 @Suite(.timeLimit(.minutes(2))) struct `Variables with a range` {
     @Test(

@@ -1,5 +1,5 @@
-internal import JSON
-internal import Testing
+import JSON
+import Testing
 
 @Suite struct `The beginning of a text that is not JSON` {
     @Test(arguments: [

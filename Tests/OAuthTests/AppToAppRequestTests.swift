@@ -1,10 +1,10 @@
-internal import Cryptography
-internal import ExternalText
-internal import GroundTesting
-internal import JOSE
-internal import JSON
-internal import OAuth
-internal import Testing
+import Cryptography
+import ExternalText
+import GroundTesting
+import JOSE
+import JSON
+import OAuth
+import Testing
 
 @Suite struct `App to app requests` {
     private static let redirect = "https%3A%2F%2Fb.example%2Fredirect"

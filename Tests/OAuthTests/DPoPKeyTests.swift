@@ -1,8 +1,8 @@
-internal import Cryptography
-internal import ExternalText
-internal import Testing
+import Cryptography
+import ExternalText
+import Testing
 
-@testable internal import OAuth
+@testable import OAuth
 
 @Suite struct `Keys of tokens` {
     private static func key(_ text: String, bindsToken: Bool = true, refreshes other: String? = nil) -> DPoPKey {

@@ -1,8 +1,8 @@
-internal import Cryptography
-internal import ExternalText
-internal import Testing
+import Cryptography
+import ExternalText
+import Testing
 
-@testable internal import OAuth
+@testable import OAuth
 
 @Suite struct `Kept refresh tokens` {
     private static let provider = AcceptedProviders(issuer: "https://id.example", tokenEndpoint: "https://id.example/t")

@@ -1,6 +1,6 @@
-internal import BrokerTesting
-internal import FoundationEssentials
-internal import Testing
+import BrokerTesting
+import FoundationEssentials
+import Testing
 
 @Suite struct `A port for a server of the tests` {
     @Test func `is none that the kernel gives to clients, and another one each time`() throws {

@@ -1,7 +1,7 @@
-internal import Reactor
-internal import Testing
+import Reactor
+import Testing
 
-@testable internal import Postgres
+@testable import Postgres
 
 @Suite struct `Pool state` {
     private static let start = MonotonicInstant(nanoseconds: 0)

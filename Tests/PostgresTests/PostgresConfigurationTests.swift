@@ -1,6 +1,6 @@
-internal import Testing
+import Testing
 
-@testable internal import Postgres
+@testable import Postgres
 
 @Suite struct `PostgreSQL configuration` {
     private static func value(_ keyword: String, _ configuration: PostgresConfiguration) -> String? {

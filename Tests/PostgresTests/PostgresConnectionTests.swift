@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import Postgres
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import Postgres
+import Reactor
+import Testing
 
 @Suite struct `PostgreSQL connection` {
     private static func connect(

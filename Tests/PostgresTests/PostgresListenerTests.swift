@@ -1,8 +1,8 @@
-internal import BrokerTesting
-internal import Postgres
-internal import Reactor
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import Postgres
+import Reactor
+import Synchronization
+import Testing
 
 @Suite struct `PostgreSQL listener` {
     private static var soon: MonotonicInstant { .after(.seconds(60)) }

@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import Postgres
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import Postgres
+import Reactor
+import Testing
 
 @Suite(.timeLimit(.minutes(3))) struct `PostgreSQL reads` {
     private static let session = PostgresStatement("SELECT pg_backend_pid()", isPrepared: true)

@@ -1,8 +1,8 @@
-internal import FoundationEssentials
-internal import Glibc
-internal import GroundTesting
-internal import Reactor
-internal import Testing
+import FoundationEssentials
+import Glibc
+import GroundTesting
+import Reactor
+import Testing
 
 /// Files that a configuration of a tenant names, where only some directories are permitted.
 @Suite struct `A file that must be in a directory` {

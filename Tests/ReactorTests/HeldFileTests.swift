@@ -1,7 +1,7 @@
-internal import FoundationEssentials
-internal import GroundTesting
-internal import Reactor
-internal import Testing
+import FoundationEssentials
+import GroundTesting
+import Reactor
+import Testing
 
 @Suite struct `A held file` {
     private let directory = StoreFixtureDirectory()

@@ -1,6 +1,6 @@
-internal import GroundTesting
-internal import Reactor
-internal import Testing
+import GroundTesting
+import Reactor
+import Testing
 
 @Suite struct `A file that is read in pieces` {
     private let directory = StoreFixtureDirectory()

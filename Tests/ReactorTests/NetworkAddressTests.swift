@@ -1,5 +1,5 @@
-internal import Reactor
-internal import Testing
+import Reactor
+import Testing
 
 @Suite struct `Network addresses` {
     private func address(_ text: String) -> NetworkAddress? { NetworkAddress(parsing: Array(text.utf8)[...]) }

@@ -1,8 +1,8 @@
 package import DevelopmentProvider
-internal import ExternalText
+import ExternalText
 package import HTTPCodec
 package import HTTPServer
-internal import JSON
+import JSON
 
 /// An application at a development provider of the duckduckgo profile, without sockets.
 package struct AccountDriver: Sendable {

@@ -1,4 +1,4 @@
-internal import Synchronization
+import Synchronization
 
 /// Holds an answer for a test that looks at it from another task.
 package final class AnswerBox: Sendable {

@@ -1,5 +1,5 @@
-internal import DevelopmentProvider
-internal import ExternalText
+import DevelopmentProvider
+import ExternalText
 package import HTTPCodec
 
 /// A browser in which a user logs in to an app through brokers, and which a balancer leads to another replica with each step.

@@ -1,10 +1,10 @@
 package import Cryptography
 package import ExternalText
-internal import HTTPCodec
+import HTTPCodec
 package import JOSE
-internal import JSON
+import JSON
 package import OAuth
-internal import Testing
+import Testing
 
 /// A key of an app, which signs proofs as the SDKs of Authgear do.
 package struct AppKey: Sendable {

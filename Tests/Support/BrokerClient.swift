@@ -1,8 +1,8 @@
-internal import DevelopmentProvider
-internal import ExternalText
+import DevelopmentProvider
+import ExternalText
 package import HTTPCodec
-internal import HTTPSClient
-internal import JSON
+import HTTPSClient
+import JSON
 
 /// Calls a broker over HTTP, as its users do.
 package final class BrokerClient: Sendable {

@@ -1,5 +1,5 @@
 package import CredentialStore
-internal import Synchronization
+import Synchronization
 
 /// A store whose commits go wrong as a test says; every call fails while it is away.
 package final class BrokerFaultyStore: ForwardingStore {

@@ -1,11 +1,11 @@
 package import CredentialStore
 package import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
+import ExternalText
+import HTTPCodec
 package import HTTPSClient
-internal import HTTPServer
-internal import OAuth
-internal import Reactor
+import HTTPServer
+import OAuth
+import Reactor
 
 extension BrokerHarness {
     package static let accountBase = "https://ddg.example"

@@ -1,12 +1,12 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
+import BrokerCore
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
 package import JSON
 package import OAuth
 package import Reactor
-internal import Testing
+import Testing
 
 /// Apps that log in through the broker.
 extension BrokerHarness {

@@ -1,8 +1,8 @@
-internal import ExternalText
+import ExternalText
 package import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
+import JSON
+import OAuth
+import Testing
 
 extension BrokerHarness {
     /// `GET /credentials` with the admin key.

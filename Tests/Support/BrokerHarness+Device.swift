@@ -1,10 +1,10 @@
 package import CredentialStore
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Synchronization
-internal import Testing
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Synchronization
+import Testing
 
 /// A provider whose answers about device logins are scripted. It notes at what time it was polled.
 package final class DeviceScript: Sendable {

@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import HTTPCodec
+import BrokerCore
+import HTTPCodec
 package import HTTPServer
 package import JSON
-internal import OAuth
-internal import Synchronization
-internal import TokenBroker
+import OAuth
+import Synchronization
+import TokenBroker
 
 /// An answer of lines, read to its end.
 package struct LinesAnswer: Sendable {

@@ -1,9 +1,9 @@
 package import CredentialStore
-internal import Cryptography
-internal import ExternalText
+import Cryptography
+import ExternalText
 package import HTTPCodec
-internal import JSON
-internal import OAuth
+import JSON
+import OAuth
 
 extension BrokerHarness {
     /// What a browser sends as `Accept` when it follows a redirect.

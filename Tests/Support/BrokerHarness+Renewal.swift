@@ -1,7 +1,7 @@
 package import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPCodec
+import CredentialStore
+import Cryptography
+import HTTPCodec
 package import JSON
 package import OAuth
 

@@ -1,4 +1,4 @@
-internal import CredentialStore
+import CredentialStore
 
 extension BrokerHarness {
     /// Two brokers on one store and one clock, by which leases last, too, each with a provider script of its own.

@@ -1,15 +1,15 @@
 package import BrokerCore
 package import CredentialStore
-internal import Cryptography
-internal import ExternalText
+import Cryptography
+import ExternalText
 package import HTTPCodec
 package import HTTPSClient
 package import HTTPServer
 package import JSON
-internal import OAuth
+import OAuth
 package import Reactor
-internal import Synchronization
-internal import Testing
+import Synchronization
+import Testing
 package import TokenBroker
 
 /// A whole broker without sockets: memory store, scripted provider, time by hand. Requests go to the handler as the

@@ -1,6 +1,6 @@
-internal import FoundationEssentials
-internal import Glibc
-internal import Reactor
+import FoundationEssentials
+import Glibc
+import Reactor
 
 /// A directory for the profiles of a test's browsers and for whatever else they leave, removed with all of it.
 ///

@@ -1,7 +1,7 @@
-internal import Cryptography
-internal import ExternalText
-internal import FoundationEssentials
-internal import HTTPCodec
+import Cryptography
+import ExternalText
+import FoundationEssentials
+import HTTPCodec
 package import JSON
 
 /// One Chromium without a window, with a profile of its own, driven as a user drives it: a WebDriver session.

@@ -1,8 +1,8 @@
 package import DevelopmentProvider
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import TLS
+import HTTPCodec
+import HTTPSClient
+import JSON
+import TLS
 
 /// A provider, a broker on files and the sockets between them.
 package struct EndToEnd: Sendable {

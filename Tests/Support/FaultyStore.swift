@@ -1,7 +1,7 @@
 package import BrokerCore
 package import CredentialStore
 package import OAuth
-internal import Synchronization
+import Synchronization
 
 /// A store that fails where a test says so, and counts what it is asked.
 package final class FaultyStore: ForwardingStore {

@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 package import JSON
 
 /// A running Glewlwyd 2.7, an OAuth 2.0 and OpenID Connect server from outside this project, on a free loopback port,

@@ -1,7 +1,7 @@
 package import BrokerCore
 package import OAuth
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// One machine's clocks: time passes as it does for all, but the wall clock is the machine's own and can be set.
 package final class MachineTime: Time {

@@ -1,9 +1,9 @@
-internal import BrokerCore
+import BrokerCore
 package import OAuth
 package import Reactor
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import Synchronization
+import Testing
+import TokenBroker
 
 /// Time that a test moves. Either every sleep ends at once and moves the clock by its length, or sleeps last until the
 /// test has moved the clock far enough.

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// A running authorization server of another project, on a free loopback port, with one user and one confidential client
 /// whose secret has reserved characters (`servers/server.py`).

@@ -1,7 +1,7 @@
-internal import FoundationEssentials
-internal import Glibc
+import FoundationEssentials
+import Glibc
 package import Postgres
-internal import Reactor
+import Reactor
 
 /// A PgBouncer of a test's own in transaction mode, before a PostgreSQL of the tests: a session of a client's is another
 /// session of the server's in each transaction.

@@ -1,7 +1,7 @@
-internal import Glibc
+import Glibc
 package import Postgres
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// A PostgreSQL of the tests' own: a fresh data directory, an address of loopback and a Unix-domain socket, TLS with a certificate
 /// for `localhost`. It goes when it is let go of, and at the latest when the test process ends, however that ends: a

@@ -1,8 +1,8 @@
 package import CredentialStore
-internal import OAuth
+import OAuth
 package import Reactor
-internal import Synchronization
-internal import Testing
+import Synchronization
+import Testing
 
 /// Readers and writers of a store that go on through every fault, and notice what must never be: a call that takes too
 /// long, an error that is none of the store's answers to a fault, a write that was acknowledged and is gone.

@@ -1,5 +1,5 @@
 package import DevelopmentProvider
-internal import ExternalText
+import ExternalText
 package import HTTPCodec
 package import HTTPServer
 package import JSON

@@ -1,5 +1,5 @@
 package import CredentialStore
-internal import Synchronization
+import Synchronization
 
 /// One replica's way to a store that several share: commits of any of them are told to all, the committer included, as
 /// PostgreSQL does it, and as far as the test lets the news through.

@@ -1,5 +1,5 @@
 package import CredentialStore
-internal import Synchronization
+import Synchronization
 
 /// A store that several replicas share, and that a test can have lose its last commits.
 package final class RewindingStore: ForwardingStore {

@@ -1,13 +1,13 @@
 package import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
+import CredentialStore
+import Cryptography
+import ExternalText
 package import HTTPCodec
 package import HTTPSClient
-internal import HTTPServer
-internal import JSON
-internal import Reactor
-internal import Synchronization
+import HTTPServer
+import JSON
+import Reactor
+import Synchronization
 package import TokenBroker
 
 /// A whole broker on a loopback port that the kernel chose, its records in files, with a client that is its callers and

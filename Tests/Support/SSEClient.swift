@@ -1,4 +1,4 @@
-internal import HTTPCodec
+import HTTPCodec
 package import Reactor
 
 /// A listener to a broker over a socket of its own.

@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPCodec
+import BrokerCore
+import CredentialStore
+import Cryptography
+import HTTPCodec
 package import HTTPServer
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import Synchronization
+import Testing
+import TokenBroker
 
 /// A listener to a broker without sockets: runs a streamed answer as the server does, and reads all of it.
 package final class SSEListener: Sendable {

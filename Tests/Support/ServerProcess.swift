@@ -1,5 +1,5 @@
-internal import JSON
-internal import Reactor
+import JSON
+import Reactor
 
 /// The Python process that runs an authorization server of another project and plays its user's browser
 /// (`glewlwyd/glewlwyd.py`, `servers/server.py`), spoken to in lines of JSON.

@@ -1,6 +1,6 @@
 package import CredentialStore
 package import OAuth
-internal import Testing
+import Testing
 
 extension AuditBlock {
     /// A block of the tests.

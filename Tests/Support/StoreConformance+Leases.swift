@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Testing
+import CredentialStore
+import OAuth
+import Reactor
+import Testing
 
 extension StoreConformance {
     /// Leases on records.

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import DevelopmentProvider
-internal import OAuth
-internal import Testing
+import CredentialStore
+import DevelopmentProvider
+import OAuth
+import Testing
 
 extension StoreConformance {
     private static let gamma = TenantName("gamma")!

@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import OAuth
-internal import Testing
+import CredentialStore
+import OAuth
+import Testing
 
 extension StoreConformance {
     /// Listing, and removal by time.

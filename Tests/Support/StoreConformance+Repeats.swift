@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Synchronization
-internal import Testing
+import CredentialStore
+import Cryptography
+import OAuth
+import Synchronization
+import Testing
 
 extension StoreConformance {
     /// Commits that are sent again because the answer to the first try was lost.

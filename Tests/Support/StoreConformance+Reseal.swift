@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import OAuth
-internal import Testing
+import CredentialStore
+import OAuth
+import Testing
 
 extension StoreConformance {
     /// Other octets for sealed contents.

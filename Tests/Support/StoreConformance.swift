@@ -1,6 +1,6 @@
 package import CredentialStore
-internal import OAuth
-internal import Testing
+import OAuth
+import Testing
 
 /// What every record store promises, as checks that each of them runs:
 ///

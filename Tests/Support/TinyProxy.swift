@@ -1,5 +1,5 @@
-internal import FoundationEssentials
-internal import Glibc
+import FoundationEssentials
+import Glibc
 
 /// Debian's tinyproxy, with one user.
 package final class TinyProxy: Sendable {

@@ -1,11 +1,11 @@
-internal import ExternalText
-internal import FoundationEssentials
-internal import Glibc
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import Reactor
-internal import Synchronization
+import ExternalText
+import FoundationEssentials
+import Glibc
+import HTTPCodec
+import HTTPSClient
+import JSON
+import Reactor
+import Synchronization
 
 /// A chromedriver of the test's own: the remote end of W3C WebDriver (https://www.w3.org/TR/webdriver2/), and with it
 /// the browsers that it has started.

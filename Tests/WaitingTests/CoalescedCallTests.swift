@@ -1,7 +1,7 @@
-internal import GroundTesting
-internal import Synchronization
-internal import Testing
-internal import Waiting
+import GroundTesting
+import Synchronization
+import Testing
+import Waiting
 
 @Suite(.timeLimit(.minutes(1))) struct `One question for many askers` {
     /// A question whose answers are the numbers of the times that it was asked. The first waits for its gate.

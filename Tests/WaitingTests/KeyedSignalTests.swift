@@ -1,7 +1,7 @@
-internal import GroundTesting
-internal import Synchronization
-internal import Testing
-internal import Waiting
+import GroundTesting
+import Synchronization
+import Testing
+import Waiting
 
 @Suite struct `Waiting for a signal` {
     private static let never: @Sendable () async -> Void = {

@@ -1,7 +1,7 @@
-internal import GroundTesting
-internal import Synchronization
-internal import Testing
-internal import Waiting
+import GroundTesting
+import Synchronization
+import Testing
+import Waiting
 
 @Suite struct `One flight at a time` {
     /// A patience that ends as soon as it begins.

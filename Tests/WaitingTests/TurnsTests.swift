@@ -1,7 +1,7 @@
-internal import GroundTesting
-internal import Synchronization
-internal import Testing
-internal import Waiting
+import GroundTesting
+import Synchronization
+import Testing
+import Waiting
 
 @Suite(.timeLimit(.minutes(1))) struct `Turns of tasks` {
     private struct Failure: Error {}

@@ -1,7 +1,7 @@
-internal import GroundTesting
-internal import Synchronization
-internal import Testing
-internal import Waiting
+import GroundTesting
+import Synchronization
+import Testing
+import Waiting
 
 @Suite(.timeLimit(.minutes(1))) struct `One waiter` {
     @Test func `a value that comes before the wait ends it at once`() async {

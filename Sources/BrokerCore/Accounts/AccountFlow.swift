@@ -1,9 +1,9 @@
-internal import CredentialStore
+import CredentialStore
 package import Cryptography
 package import ExternalText
 package import OAuth
-internal import Reactor
-internal import Waiting
+import Reactor
+import Waiting
 
 /// Logs users in at a provider that has no login page.
 ///

@@ -1,11 +1,11 @@
-internal import Containers
+import Containers
 package import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
+import Synchronization
 
 /// Checks whether the links of a host open a certain app: reads what the host itself says of its apps, and keeps that for as
 /// long as the host allows.

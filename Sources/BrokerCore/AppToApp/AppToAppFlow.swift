@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
+import CredentialStore
+import Cryptography
 package import ExternalText
 package import OAuth
-internal import Reactor
-internal import Waiting
+import Reactor
+import Waiting
 
 /// The broker as an app of a device that lets other apps in: it shows its session's device key to the provider, and passes the
 /// provider's code on to the other app.

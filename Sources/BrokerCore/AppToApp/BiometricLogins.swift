@@ -1,10 +1,10 @@
-internal import CredentialStore
-internal import Cryptography
+import CredentialStore
+import Cryptography
 package import ExternalText
-internal import JSON
+import JSON
 package import OAuth
-internal import Reactor
-internal import Waiting
+import Reactor
+import Waiting
 
 /// Logs users in at a provider by a key that their device guards by biometrics. The key is not here: the caller has the proofs
 /// signed. What is stored is which keys there are.

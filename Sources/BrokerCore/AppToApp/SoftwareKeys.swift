@@ -1,6 +1,6 @@
-internal import CredentialStore
+import CredentialStore
 package import Cryptography
-internal import OAuth
+import OAuth
 
 /// Private keys of programs that use the library, on P-256, sealed in the store.
 package struct SoftwareKeys: Sendable {

@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
+import CredentialStore
+import Cryptography
+import ExternalText
 package import OAuth
 
 /// Challenges, which an app signs to prove that it has a key.

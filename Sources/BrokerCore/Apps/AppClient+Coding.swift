@@ -1,8 +1,8 @@
 package import CredentialStore
-internal import Cryptography
-internal import ExternalText
+import Cryptography
+import ExternalText
 package import JSON
-internal import OAuth
+import OAuth
 
 extension AppClient.Settings {
     /// The days of `session_days` and `session_idle_days`.

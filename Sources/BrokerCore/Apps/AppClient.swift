@@ -1,5 +1,5 @@
 package import CredentialStore
-internal import Cryptography
+import Cryptography
 package import ExternalText
 package import OAuth
 

@@ -1,10 +1,10 @@
-internal import CredentialStore
-internal import Cryptography
+import CredentialStore
+import Cryptography
 package import ExternalText
-internal import JSON
+import JSON
 package import OAuth
-internal import Reactor
-internal import Waiting
+import Reactor
+import Waiting
 
 /// The apps' registrations: read from a cache while its entry is valid, and written to store and cache.
 ///

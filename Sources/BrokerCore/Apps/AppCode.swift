@@ -1,7 +1,7 @@
 package import CredentialStore
 package import Cryptography
 package import ExternalText
-internal import JSON
+import JSON
 package import OAuth
 
 /// An authorization code for an app (RFC 6749 §4.1.2): what it was issued for, and the session that was made of it.

@@ -1,4 +1,4 @@
-internal import CredentialStore
+import CredentialStore
 package import OAuth
 
 /// The access tokens that apps get.

@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 extension AppGrants {
     /// Tells the audit log of a repeated answer with an access token, before it is sent again.

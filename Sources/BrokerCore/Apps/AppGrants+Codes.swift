@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import OAuth
+import CredentialStore
+import Cryptography
+import ExternalText
+import OAuth
 
 /// The codes that apps exchange.
 extension AppGrants {

@@ -1,4 +1,4 @@
-internal import CredentialStore
+import CredentialStore
 package import ExternalText
 package import OAuth
 

@@ -1,8 +1,8 @@
 package import CredentialStore
 package import Cryptography
 package import ExternalText
-internal import HTTPCodec
-internal import JSON
+import HTTPCodec
+import JSON
 package import OAuth
 package import Reactor
 

@@ -1,8 +1,8 @@
-internal import HTTPSClient
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import HTTPSClient
+import OAuth
+import Reactor
+import Synchronization
+import Waiting
 
 /// The files by which devices learn which apps open links of the broker's host: `assetlinks.json` for Android and
 /// `apple-app-site-association` for Apple's systems. They have the apps of all clients of all tenants.

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// The apps that open links of the broker's host.
 package struct AppLinks: Sendable, Equatable {

@@ -1,7 +1,7 @@
 package import CredentialStore
-internal import Cryptography
+import Cryptography
 package import ExternalText
-internal import JSON
+import JSON
 package import OAuth
 
 /// What an app holds in place of a provider's refresh token: the record of a broker session.

@@ -1,10 +1,10 @@
 package import CredentialStore
 package import Cryptography
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 package import OAuth
-internal import Reactor
-internal import Waiting
+import Reactor
+import Waiting
 
 /// The sessions of apps in the store, with a cache of those that were used last.
 ///

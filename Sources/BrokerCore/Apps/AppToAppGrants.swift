@@ -1,9 +1,9 @@
-internal import CredentialStore
+import CredentialStore
 package import Cryptography
 package import ExternalText
-internal import HTTPCodec
-internal import JOSE
-internal import OAuth
+import HTTPCodec
+import JOSE
+import OAuth
 package import Reactor
 
 /// The grants by which one app of a device lets another one in, and by which a biometric key logs its user in (Authgear's

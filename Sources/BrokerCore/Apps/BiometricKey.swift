@@ -1,7 +1,7 @@
 package import CredentialStore
-internal import Cryptography
+import Cryptography
 package import ExternalText
-internal import JSON
+import JSON
 package import OAuth
 
 /// A key that a device guards by biometrics: who has it can log in to the app as its user. Lives until the user's login or the

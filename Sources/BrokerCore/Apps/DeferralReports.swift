@@ -1,10 +1,10 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
+import Reactor
+import Synchronization
 
 /// Tells the other replicas, through the store, which refresh tokens of apps this one could not answer in time, so that an app that
 /// comes to another replica next does not pass for a thief.

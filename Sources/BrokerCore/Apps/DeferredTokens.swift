@@ -1,6 +1,6 @@
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import OAuth
+import Reactor
+import Synchronization
 
 /// Refresh tokens whose requests are being answered, were told to come again or were answered late, because the store or the
 /// provider did not answer. Such a request may have been carried out, and the one that repeats it counts as one that came when the

@@ -1,8 +1,8 @@
-internal import Cryptography
-internal import ExternalText
-internal import JOSE
-internal import JSON
-internal import OAuth
+import Cryptography
+import ExternalText
+import JOSE
+import JSON
+import OAuth
 
 /// A JWT by which an app proves that it has a key. It was read, and its times are right; whether it is signed is for `isSigned` to
 /// say.

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import ExternalText
+import CredentialStore
+import ExternalText
 package import OAuth
-internal import Reactor
+import Reactor
 package import Waiting
 
 /// Ends sessions of apps: those that expire, and those whose login has ended or whose client was removed.

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import ExternalText
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import ExternalText
+import OAuth
+import Reactor
 
 /// Stores sessions again that the store has lost, in a failover to a standby that was behind, and ends again what this process has
 /// ended.

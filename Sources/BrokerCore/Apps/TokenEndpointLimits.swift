@@ -1,10 +1,10 @@
-internal import Containers
-internal import CredentialStore
-internal import Cryptography
+import Containers
+import CredentialStore
+import Cryptography
 package import OAuth
 package import Reactor
-internal import Synchronization
-internal import Waiting
+import Synchronization
+import Waiting
 
 /// Limits how many requests the endpoints of apps take in a minute from one address, and the token endpoint for one user, over all
 /// replicas.

@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import Reactor
+import Cryptography
+import Reactor
 
 /// The answers to requests whose commit the store may have carried out without telling so. The apps were told to try again, and
 /// their repeated requests must not pass for those of a thief of codes and tokens.

@@ -1,10 +1,10 @@
 package import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
+import Reactor
+import Synchronization
 
 /// Tells operators where replicas of one store have different public base URLs: then users come back from a login to an
 /// address of another replica's, and one replica does not take the tokens of apps that another one has issued.

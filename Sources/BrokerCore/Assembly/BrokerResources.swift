@@ -1,8 +1,8 @@
 package import CredentialStore
 package import HTTPSClient
-internal import OAuth
+import OAuth
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// What a broker runs on: its unlocked store, its journal, the HTTPS client that calls providers, and the time that all
 /// replicas share. The service and the library open these in one order and close them in one order.

@@ -1,6 +1,6 @@
 package import CredentialStore
 package import Cryptography
-internal import OAuth
+import OAuth
 package import Postgres
 package import Reactor
 

@@ -1,7 +1,7 @@
 package import CredentialStore
 package import HTTPSClient
 package import OAuth
-internal import Synchronization
+import Synchronization
 
 /// A broker over one store: tenants, logins and the credentials that they bring, renewals, events, and the background jobs. The
 /// service and the library use it; see `BrokerResources` for what it runs on.

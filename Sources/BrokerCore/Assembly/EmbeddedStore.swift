@@ -1,6 +1,6 @@
 package import CredentialStore
 package import Cryptography
-internal import OAuth
+import OAuth
 package import Reactor
 
 /// Opens a file store together with the keys that seal it. The keys are in a file of the store's directory, unless they are

@@ -1,5 +1,5 @@
-internal import CredentialStore
-internal import OAuth
+import CredentialStore
+import OAuth
 
 /// Removes expired records and old events from the store, and from memory and journal what was kept for its time, and finishes
 /// changes of operators' profiles, once a minute.

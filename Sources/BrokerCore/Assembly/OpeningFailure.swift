@@ -1,6 +1,6 @@
 package import CredentialStore
 package import HTTPSClient
-internal import OAuth
+import OAuth
 package import Reactor
 
 /// Why the store of a broker, or what else it runs on, cannot be opened. Everything that was opened before is closed.

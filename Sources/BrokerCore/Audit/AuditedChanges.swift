@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
 
 /// What the audit log tells of the changes of a commit.
 enum AuditedChanges {

@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import ExternalText
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import CredentialStore
+import ExternalText
+import OAuth
+import Reactor
+import Synchronization
 
 /// Which refused requests the audit log tells of one by one, and which it only counts: nothing is removed from the log by itself,
 /// and each entry is a commit, so a caller that is refused again and again must not fill it.

@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// What an admin key may be used for. `AdminRoutes` has the operations of each role.
 package enum AdminRole: String, Sendable, CaseIterable {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import HTTPCodec
+import ExternalText
+import HTTPCodec
 
 /// What a response says of how long it may be used again (RFC 9111 §4.2, §5.2).
 enum CacheControl {

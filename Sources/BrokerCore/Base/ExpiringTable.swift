@@ -1,6 +1,6 @@
-internal import Containers
-internal import Reactor
-internal import Synchronization
+import Containers
+import Reactor
+import Synchronization
 
 /// A bounded number of values, each for the same time after it was set, in memory only.
 ///

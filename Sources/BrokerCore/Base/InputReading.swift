@@ -1,5 +1,5 @@
-internal import Synchronization
-internal import Waiting
+import Synchronization
+import Waiting
 
 /// Where input from outside is read.
 ///

@@ -1,7 +1,7 @@
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
 
 /// Estimates how much memory values take beside their own fields, in bytes, by the rules of glibc's malloc and of Swift's
 /// collections.

@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// A limit on what one caller or one tenant may use of the broker. The raw value is the label in the metrics.
 package enum Quota: String, Sendable, CaseIterable {

@@ -1,5 +1,5 @@
-internal import Reactor
-internal import Waiting
+import Reactor
+import Waiting
 
 extension SingleFlight {
     /// Runs work of one caller, which goes on when the caller's task is cancelled: another system may have acted on it by then.

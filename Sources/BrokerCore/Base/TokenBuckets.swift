@@ -1,5 +1,5 @@
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// A rate limit: the average number of operations in a second, and the number of operations at once after a pause.
 package struct Rate: Sendable, Equatable {

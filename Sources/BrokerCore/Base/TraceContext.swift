@@ -1,7 +1,7 @@
-internal import Cryptography
-internal import ExternalText
+import Cryptography
+import ExternalText
 package import HTTPCodec
-internal import OAuth
+import OAuth
 
 /// A request's place in a distributed trace (W3C Trace Context): read from its `traceparent`, written to its log lines, and
 /// sent with its calls to providers.

@@ -1,5 +1,5 @@
-internal import OAuth
-internal import Synchronization
+import OAuth
+import Synchronization
 
 /// Makes versions of records. They rise even if a record is removed and made again, so that no entity tag is used twice and no
 /// late compare-and-set finds the version that it started from. An unchanged version means unchanged content.

@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import Reactor
-internal import Synchronization
+import CredentialStore
+import Reactor
+import Synchronization
 
 /// Keeps the cache entries that are in use from expiring: it asks the store for the versions of many records at once, before
 /// their entries expire, so that no caller waits while an entry is read again.

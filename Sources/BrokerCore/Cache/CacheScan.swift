@@ -1,5 +1,5 @@
 package import CredentialStore
-internal import Reactor
+import Reactor
 
 /// The position of a scan over one part of a cache: in each shard, the slots that are `step` apart.
 ///

@@ -1,5 +1,5 @@
-internal import Containers
-internal import Reactor
+import Containers
+import Reactor
 
 /// A conclusion that a reader has drawn from a cache entry and stores beside it, with what the conclusion depends on.
 struct CacheNote: Equatable {

@@ -1,5 +1,5 @@
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// For how long a cache may use an entry that was read from the store.
 ///

@@ -1,4 +1,4 @@
-internal import CredentialStore
+import CredentialStore
 
 /// The records of one kind, in the store and in memory: read from memory while their entries are valid, and written to both.
 ///

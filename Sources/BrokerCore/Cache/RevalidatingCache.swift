@@ -1,6 +1,6 @@
-internal import CredentialStore
+import CredentialStore
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// The size of a cache, and what has happened to its entries so far.
 package struct CacheStatistics: Sendable, Equatable {

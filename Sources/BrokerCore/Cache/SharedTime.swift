@@ -1,7 +1,7 @@
 package import CredentialStore
 package import OAuth
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// The time of day that all replicas share: the database's clock as it was last read, plus what this process's monotonic clock
 /// has counted since. The machine's wall clock is read once, when the process starts, and is used until the database's clock has

@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
+import CredentialStore
+import Cryptography
+import ExternalText
 package import JOSE
-internal import JSON
-internal import OAuth
+import JSON
+import OAuth
 
 /// Hands out whole sets of credentials, refresh tokens too, each sealed for a key of the operator: for a move to another broker.
 package final class CredentialsExporter: Sendable {

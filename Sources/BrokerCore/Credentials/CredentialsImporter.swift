@@ -1,6 +1,6 @@
-internal import Cryptography
-internal import OAuth
-internal import Waiting
+import Cryptography
+import OAuth
+import Waiting
 
 /// Takes over sets of credentials that another broker has kept.
 package final class CredentialsImporter: Sendable {

@@ -1,10 +1,10 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
 package import OAuth
-internal import Reactor
-internal import Synchronization
+import Reactor
+import Synchronization
 
 /// Hands out credentials: from the cache while they are valid, otherwise after one renewal for all callers (TIDAL's Auth
 /// design, "Providing credentials").

@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
+import CredentialStore
+import Cryptography
 package import OAuth
-internal import Renewal
-internal import Synchronization
-internal import Waiting
+import Renewal
+import Synchronization
+import Waiting
 
 /// Restores sessions that a provider has ended, from their quarantined credentials, and frees those that are held.
 package final class CredentialsRestorer: Sendable {

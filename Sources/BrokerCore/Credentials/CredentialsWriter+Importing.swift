@@ -1,5 +1,5 @@
-internal import CredentialStore
-internal import OAuth
+import CredentialStore
+import OAuth
 
 extension CredentialsWriter {
     /// What would become of the line now, and what is stored. Stores nothing.

@@ -1,9 +1,9 @@
 package import CredentialStore
-internal import Cryptography
-internal import ExternalText
+import Cryptography
+import ExternalText
 package import OAuth
 package import Reactor
-internal import Renewal
+import Renewal
 
 /// Stores and removes credentials at the request of a user or an operator.
 package final class CredentialsWriter: Sendable {

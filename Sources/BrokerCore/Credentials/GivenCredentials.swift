@@ -1,6 +1,6 @@
 package import Cryptography
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 package import OAuth
 
 /// Credentials that a caller brings (TIDAL's Auth design, "setCredentials"): the members of an answer of `GET /credentials`, so

@@ -1,5 +1,5 @@
-internal import CredentialStore
-internal import Cryptography
+import CredentialStore
+import Cryptography
 package import ExternalText
 package import OAuth
 

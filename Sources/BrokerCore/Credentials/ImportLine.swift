@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 package import OAuth
 
 /// A set of credentials that another broker has kept, and that this one is to take over.

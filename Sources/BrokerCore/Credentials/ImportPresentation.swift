@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Renewal
+import CredentialStore
+import Cryptography
+import OAuth
+import Renewal
 
 /// The presentation of one imported refresh token to the provider, and what is stored then.
 final class ImportPresentation {

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import Cryptography
+import OAuth
+import Reactor
 
 /// Codes whose login may end with its process.
 extension RevocationJob {

@@ -1,7 +1,7 @@
-internal import Containers
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import Containers
+import OAuth
+import Reactor
+import Synchronization
 
 /// Clients that a provider has refused at its endpoint for revocations: it is asked again once in 30 s for all users together,
 /// and at once when the tenant is configured anew. A client that is refused there may still be accepted for tokens, to which

@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Reactor
-internal import Renewal
+import CredentialStore
+import Cryptography
+import OAuth
+import Reactor
+import Renewal
 
 /// The presentation of a refresh token to the provider that is part of no user's record: that of a line of an import, or of
 /// quarantined credentials. `ImportPresentation` and `CredentialsRestorer` store what is granted; here it only goes to the journal.

@@ -1,7 +1,7 @@
 package import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
+import Cryptography
+import ExternalText
+import JSON
 package import OAuth
 
 /// An event of a set of credentials or of a login, for listeners (TIDAL's Auth design, "bus").

@@ -1,5 +1,5 @@
-internal import CredentialStore
-internal import OAuth
+import CredentialStore
+import OAuth
 
 /// Subscribes to a shared store's notifications of all replicas' commits, and passes them on within this process: it
 /// invalidates cache entries, says how long the others are valid, and wakes tasks that wait for a change.

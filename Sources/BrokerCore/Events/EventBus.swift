@@ -1,6 +1,6 @@
 package import CredentialStore
 package import OAuth
-internal import Synchronization
+import Synchronization
 package import Waiting
 
 /// Announces commits within this process: that the log of events has grown, that a record falls due, that records were

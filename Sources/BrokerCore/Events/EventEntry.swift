@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
+import CredentialStore
+import Cryptography
+import ExternalText
 package import JSON
-internal import OAuth
+import OAuth
 
 /// An entry of the log in the form in which listeners get it (WHATWG HTML, "Server-sent events"): encoded once for all listeners.
 final class EventEntry: Sendable {

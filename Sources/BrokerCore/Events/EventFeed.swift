@@ -1,10 +1,10 @@
-internal import Containers
+import Containers
 package import CredentialStore
-internal import ExternalText
+import ExternalText
 package import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Reactor
+import Synchronization
+import Waiting
 
 /// Follows the log of events for all listeners of this process.
 ///

@@ -1,8 +1,8 @@
-internal import Containers
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Waiting
+import Containers
+import CredentialStore
+import OAuth
+import Reactor
+import Waiting
 
 /// What an `EventFeed` knows at one moment, under its lock: who listens, the log's end, and who waits for what.
 struct EventFeedState {

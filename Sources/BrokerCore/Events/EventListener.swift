@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import OAuth
+import Reactor
 
 /// A listener to events: has a position in the log, and sends the events after it in order.
 package final class EventListener: Sendable {

@@ -1,8 +1,8 @@
-internal import Cryptography
+import Cryptography
 package import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
+import HTTPCodec
+import JSON
+import OAuth
 
 /// What a login is for that an app has begun by an authorization request (RFC 6749 §4.1.1).
 package struct AppLogin: Sendable, Equatable {

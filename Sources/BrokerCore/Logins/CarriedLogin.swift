@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
 
 /// An app's login that its browser carries, sealed in the login's cookie, until it comes back from the provider: what the record
 /// of the login is made of then. So a browser that does not come back has stored nothing.

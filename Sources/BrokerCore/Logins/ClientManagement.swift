@@ -1,11 +1,11 @@
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Waiting
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
+import Waiting
 
 /// Reads, changes and ends the registrations of clients at servers that let a client do so (RFC 7592), and sends what registers
 /// one.

@@ -1,12 +1,12 @@
-internal import Containers
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import Containers
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
+import Synchronization
 
 /// Registers clients at authorization servers (RFC 7591), and finds out whether a server still knows one.
 final class ClientRegistrations: Sendable {

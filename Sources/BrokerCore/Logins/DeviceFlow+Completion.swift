@@ -1,5 +1,5 @@
-internal import CredentialStore
-internal import OAuth
+import CredentialStore
+import OAuth
 
 /// The last part of the device login: what the provider granted is stored.
 extension DeviceFlow {

@@ -1,9 +1,9 @@
-internal import CredentialStore
+import CredentialStore
 package import Cryptography
 package import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Reactor
+import Synchronization
+import Waiting
 
 /// The device login (TIDAL's Auth design, "Device login"; RFC 8628): a call begins it, and the broker itself polls until it ends,
 /// whether a caller waits for it or not.

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import Cryptography
+import CredentialStore
+import Cryptography
 package import ExternalText
-internal import JSON
+import JSON
 package import OAuth
 
 /// The first part of the standard login: until the browser is sent to the login service.

@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import Cryptography
+import CredentialStore
+import Cryptography
 package import ExternalText
 package import OAuth
-internal import Reactor
+import Reactor
 
 /// An app's login, which its browser carries until it comes back from the provider: nothing is stored before. See `CarriedLogin`.
 extension LoginFlow {

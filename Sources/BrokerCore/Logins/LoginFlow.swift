@@ -1,10 +1,10 @@
-internal import CredentialStore
-internal import Cryptography
+import CredentialStore
+import Cryptography
 package import ExternalText
-internal import HTTPSClient
-internal import JSON
+import HTTPSClient
+import JSON
 package import OAuth
-internal import Reactor
+import Reactor
 
 /// The standard login (TIDAL's Auth design, "Standard Login"; RFC 6749 §4.1 with RFC 7636 and RFC 9207).
 package final class LoginFlow: Sendable {

@@ -1,10 +1,10 @@
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
+import CredentialStore
+import ExternalText
+import HTTPCodec
 package import JSON
-internal import OAuth
-internal import Reactor
-internal import Waiting
+import OAuth
+import Reactor
+import Waiting
 
 /// The progress of a login, for its caller.
 package enum LoginProgress: Sendable, Equatable {

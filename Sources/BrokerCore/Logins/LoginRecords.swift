@@ -1,4 +1,4 @@
-internal import CredentialStore
+import CredentialStore
 
 /// Writes the progress of logins to a store that may not answer. Has no state of its own, so that many tasks may use it at once.
 struct LoginRecords: Sendable {

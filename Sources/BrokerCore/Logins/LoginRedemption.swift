@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import OAuth
-internal import Reactor
-internal import Waiting
+import CredentialStore
+import Cryptography
+import ExternalText
+import OAuth
+import Reactor
+import Waiting
 
 /// Uses the state of a login: redeems the code at the provider, and stores the credentials together with the login's end.
 final class LoginRedemption: Sendable {

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
 package import OAuth
 
 /// What a caller asks a login for, in place of what the tenant's configuration says. An object, since few logins have any.

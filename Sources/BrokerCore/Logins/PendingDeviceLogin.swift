@@ -1,9 +1,9 @@
 package import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Reactor
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
+import Reactor
 
 /// A device login while its user types the code, and afterwards its outcome.
 ///

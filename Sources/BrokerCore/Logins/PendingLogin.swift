@@ -1,7 +1,7 @@
 package import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
+import Cryptography
+import ExternalText
+import JSON
 package import OAuth
 
 /// A login that has begun, and afterwards its outcome.

@@ -1,9 +1,9 @@
-internal import Containers
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Containers
+import CredentialStore
+import OAuth
+import Reactor
+import Synchronization
+import Waiting
 
 /// Bounds how many logins of a tenant are pending, over all replicas.
 ///

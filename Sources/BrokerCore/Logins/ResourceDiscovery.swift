@@ -1,12 +1,12 @@
-internal import Containers
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Containers
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
+import Synchronization
+import Waiting
 
 /// Finds the authorization server of a resource, and makes the broker a client there, for tenants that name nothing but the
 /// resource's address: the authorization of the Model Context Protocol, over RFC 9728, RFC 8414 and RFC 7591.

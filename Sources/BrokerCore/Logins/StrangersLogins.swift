@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import ExternalText
+import OAuth
+import Reactor
+import Synchronization
 
 /// Bounds how many logins for the apps of a tenant browsers without a key may have brought back to one process without success, or
 /// begun by the address for a new login after a session's end, within ten minutes: for each tenant, and for each address a tenth

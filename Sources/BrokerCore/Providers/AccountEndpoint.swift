@@ -1,9 +1,9 @@
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
 
 /// Creates and activates accounts at a provider that has no login page. The broker takes the place of the user's browser: it
 /// sends the authorization request, keeps the session cookie of the answer for the next request, and reads the code from the

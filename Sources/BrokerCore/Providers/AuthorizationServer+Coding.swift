@@ -1,7 +1,7 @@
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
 
 /// The form in which a login's sealed record has the endpoints that were in use when the login began, and the login's key.
 extension AuthorizationServer {

@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import OAuth
-internal import Reactor
+import ExternalText
+import OAuth
+import Reactor
 
 extension BrokerError {
     /// The error for whatever needs a provider, of a tenant of a profile that has none.

@@ -1,7 +1,7 @@
-internal import Cryptography
-internal import ExternalText
-internal import Glibc
-internal import Reactor
+import Cryptography
+import ExternalText
+import Glibc
+import Reactor
 
 /// A file by which a platform gives a client what it shows its provider. It is read at each use, because the platform writes it
 /// anew without a word.

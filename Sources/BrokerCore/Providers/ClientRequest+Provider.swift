@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
 
 extension ClientRequest {
     /// A request to an endpoint of a provider, with the tenant's pins.

@@ -1,11 +1,11 @@
-internal import Containers
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Containers
+import Cryptography
+import ExternalText
+import HTTPCodec
+import OAuth
+import Reactor
+import Synchronization
+import Waiting
 
 /// What an answer of the token endpoint shows about the client.
 enum ClientVerdict: Sendable {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import OAuth
+import ExternalText
+import OAuth
 
 /// A client as its provider sees it: two configurations that a provider cannot tell apart are equal.
 struct ClientIdentity: Hashable, Sendable {

@@ -1,7 +1,7 @@
 package import Cryptography
 package import ExternalText
 package import JOSE
-internal import JSON
+import JSON
 package import OAuth
 
 /// Verifies the tokens that a provider has granted: access tokens and refresh tokens as the tenant says, ID tokens always

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import HTTPCodec
+import ExternalText
+import HTTPCodec
 
 /// How long an answer with keys may be believed, and what a later request for them can say (RFC 9111 §4, RFC 9110 §13).
 struct KeyFreshness: Sendable, Equatable {

@@ -1,9 +1,9 @@
-internal import Containers
-internal import ExternalText
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Containers
+import ExternalText
+import OAuth
+import Reactor
+import Synchronization
+import Waiting
 
 /// Reads a provider's metadata again where its token endpoint answers as one that has moved: there is none at the address (404), or
 /// it does not know the client. The metadata that are known are valid for an hour, in which no refresh would succeed.

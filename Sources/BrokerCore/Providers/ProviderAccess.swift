@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import ExternalText
+import Cryptography
+import ExternalText
 package import OAuth
 
 /// The parts that make requests to the providers of tenants.

@@ -1,9 +1,9 @@
-internal import Containers
-internal import HTTPSClient
+import Containers
+import HTTPSClient
 package import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Reactor
+import Synchronization
+import Waiting
 
 /// Limits the concurrent token requests of this process to one provider. Further requests wait for a place: the tenants
 /// in turn, and each tenant's requests in order.

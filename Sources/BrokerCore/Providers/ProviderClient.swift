@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import ExternalText
+import Cryptography
+import ExternalText
 package import OAuth
 
 /// A client at a token endpoint. Providers count requests by client, whichever tenants have it.

@@ -1,8 +1,8 @@
-internal import Containers
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Containers
+import OAuth
+import Reactor
+import Synchronization
+import Waiting
 
 /// Whether providers may be asked now: what this process knows of its clients, each part for those whom it concerns
 /// (`ProviderHealth`). A refusal of the client concerns one configuration of one tenant, a pause all tenants that have the

@@ -1,12 +1,12 @@
-internal import Containers
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
+import Containers
+import ExternalText
+import HTTPCodec
+import HTTPSClient
 package import JOSE
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import OAuth
+import Reactor
+import Synchronization
+import Waiting
 
 /// The keys that providers sign tokens with. Each set is fetched once for all tenants of its address, and kept.
 ///

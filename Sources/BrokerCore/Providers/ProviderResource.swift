@@ -1,7 +1,7 @@
-internal import HTTPCodec
-internal import HTTPSClient
-internal import OAuth
-internal import Reactor
+import HTTPCodec
+import HTTPSClient
+import OAuth
+import Reactor
 
 /// What a provider answers to a request that asks for no token, apart from the metadata of issuers, which have several addresses.
 enum ProviderResource {

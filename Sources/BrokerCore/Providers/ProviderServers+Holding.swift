@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 package import OAuth
 
 /// Whether a token may be sent to the tenant's provider: only if that provider has granted it.

@@ -1,12 +1,12 @@
-internal import Containers
-internal import ExternalText
-internal import HTTPCodec
+import Containers
+import ExternalText
+import HTTPCodec
 package import HTTPSClient
-internal import JSON
+import JSON
 package import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Reactor
+import Synchronization
+import Waiting
 
 /// The endpoints of a tenant's provider: from the configuration, completed by the provider's metadata where needed.
 package final class ProviderServers: Sendable {

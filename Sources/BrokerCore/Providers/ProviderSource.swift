@@ -1,6 +1,6 @@
-internal import Cryptography
-internal import HTTPSClient
-internal import OAuth
+import Cryptography
+import HTTPSClient
+import OAuth
 
 /// Where something of a provider was fetched, and how: the key under which it is kept for all tenants that ask in the same way.
 ///

@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 package import HTTPSClient
 
 /// Sends one request to a provider. The service uses the HTTPS client, tests use a script.

@@ -1,5 +1,5 @@
-internal import OAuth
-internal import Reactor
+import OAuth
+import Reactor
 
 /// How often, and for how long in all, one call has waited because the provider limits its rate.
 struct RateLimitWaits {

@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import OAuth
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import OAuth
 
 /// Describes, for operators and callers, an answer of a provider that should have been a JSON document. The text has the status,
 /// the media type and the origin of a redirection, and nothing else that the provider wrote.

@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// What an operator can do about a provider's refusal, by its error code (RFC 6749 §4.1.2.1, §5.2; RFC 8628 §3.5). Each sentence
 /// is the broker's own, since of the provider's text only the error code is shown.

@@ -1,10 +1,10 @@
-internal import ExternalText
-internal import HTTPCodec
+import ExternalText
+import HTTPCodec
 package import HTTPSClient
-internal import JOSE
-internal import JSON
-internal import OAuth
-internal import Reactor
+import JOSE
+import JSON
+import OAuth
+import Reactor
 
 /// Checks a tenant's configuration as far as that is possible without a user, by calls that change nothing at the provider.
 package struct TenantCheck: Sendable {

@@ -1,9 +1,9 @@
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
 
 /// The requests of apps that let other apps of a device in.
 extension TokenEndpoint {

@@ -1,11 +1,11 @@
-internal import Containers
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Synchronization
+import Containers
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Synchronization
 
 /// One way in which a client can show who it is.
 struct ClientWay: Hashable {

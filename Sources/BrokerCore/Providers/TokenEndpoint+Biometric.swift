@@ -1,8 +1,8 @@
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import OAuth
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import OAuth
 
 /// The requests by which a key of a device, guarded by biometrics, is set up and logs its user in.
 extension TokenEndpoint {

@@ -1,6 +1,6 @@
-internal import HTTPCodec
-internal import HTTPSClient
-internal import OAuth
+import HTTPCodec
+import HTTPSClient
+import OAuth
 
 /// What the answers of a token endpoint mean, and what a missing answer means.
 extension TokenEndpoint {

@@ -1,12 +1,12 @@
-internal import Containers
-internal import Cryptography
+import Containers
+import Cryptography
 package import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
+import HTTPCodec
+import HTTPSClient
+import JSON
 package import OAuth
-internal import Reactor
-internal import Synchronization
+import Reactor
+import Synchronization
 
 /// The newest nonces that servers have sent for proofs (RFC 9449 §8.2), by their origins. A nonce that is forgotten costs one more
 /// request, which the server answers with another one.

@@ -1,7 +1,7 @@
-internal import Cryptography
-internal import ExternalText
-internal import HTTPSClient
-internal import OAuth
+import Cryptography
+import ExternalText
+import HTTPSClient
+import OAuth
 
 /// Requests of clients that show something new in each: a JWT for this request, what a file has now, one of two secrets, or a
 /// certificate.

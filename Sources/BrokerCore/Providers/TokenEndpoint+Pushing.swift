@@ -1,10 +1,10 @@
-internal import Containers
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import Containers
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import OAuth
+import Reactor
+import Synchronization
 
 /// Endpoints for pushed authorization requests that have failed a moment ago. Logins that can do without them do so meanwhile,
 /// so that no user waits for such an endpoint.

@@ -1,9 +1,9 @@
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
 
 /// Why a session could not be ended at its provider.
 package struct RevocationFailure: Sendable, Equatable {

@@ -1,10 +1,10 @@
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
 
 /// Sends the requests of the OAuth core by the HTTPS client, repeats them by the schedule, and finds out what an answer means.
 package struct TokenEndpoint: Sendable {

@@ -1,5 +1,5 @@
-internal import HTTPCodec
-internal import HTTPSClient
+import HTTPCodec
+import HTTPSClient
 
 /// Adds a `traceparent` field to each request to a provider that a traced request causes.
 struct TracingTransport: ProviderTransport {

@@ -1,11 +1,11 @@
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JOSE
-internal import JSON
-internal import OAuth
-internal import Reactor
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JOSE
+import JSON
+import OAuth
+import Reactor
 
 /// Asks a provider whose access token it is (OpenID Connect Core §5.3). Of the answer only `sub` is read, to be compared with
 /// that of the ID token: without one, nothing says that the answer is about the user who has logged in (§5.3.2).

@@ -1,14 +1,14 @@
-internal import Containers
+import Containers
 package import Cryptography
 package import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JOSE
-internal import JSON
+import HTTPCodec
+import HTTPSClient
+import JOSE
+import JSON
 package import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Reactor
+import Synchronization
+import Waiting
 
 /// Who signs tokens that say who a workload is, such as the API server of a Kubernetes cluster.
 package struct WorkloadIssuer: Sendable, Equatable {

@@ -1,7 +1,7 @@
-internal import CLinux
-internal import Cryptography
-internal import HTTPCodec
-internal import OAuth
+import CLinux
+import Cryptography
+import HTTPCodec
+import OAuth
 
 /// The encoded answer of `GET /credentials` for one set of credentials, in one piece of memory with the facts that are needed
 /// before it is sent. A look-up follows one pointer and no reference to an object: with a million entries, memory access is

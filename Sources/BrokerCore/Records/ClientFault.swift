@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
 package import OAuth
-internal import Reactor
+import Reactor
 
 /// What all replicas know of a client that its provider does not accept. Each tenant has at most one record of it, which lasts
 /// until the provider accepts the client, or until the tenant is configured anew.

@@ -1,5 +1,5 @@
-internal import CredentialStore
-internal import Waiting
+import CredentialStore
+import Waiting
 
 /// How often a commit is sent again to a store that does not answer, after the pauses of `CredentialsRecords.pause(beforeTry:)`.
 /// One that is sent once goes by `Vault.commit` alone.

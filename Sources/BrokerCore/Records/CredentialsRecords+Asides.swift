@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import OAuth
+import CredentialStore
+import Cryptography
+import ExternalText
+import OAuth
 
 /// Refresh tokens that the provider has given in exchange for those of an import's lines, and that are not stored under the lines'
 /// storage keys. They may be of another user than the storage key's, and no session has ended with them. So they are never

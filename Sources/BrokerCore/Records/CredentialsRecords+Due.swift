@@ -1,5 +1,5 @@
-internal import OAuth
-internal import Reactor
+import OAuth
+import Reactor
 
 /// The due marks of credentials.
 extension CredentialsRecords {

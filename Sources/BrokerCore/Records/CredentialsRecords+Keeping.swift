@@ -1,5 +1,5 @@
-internal import CredentialStore
-internal import OAuth
+import CredentialStore
+import OAuth
 
 /// Keeps the stored refresh token where a login has brought none.
 extension CredentialsRecords {

@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
+import CredentialStore
+import Cryptography
+import OAuth
 
 /// Credentials whose session has ended, which are kept aside for some days.
 extension CredentialsRecords {

@@ -1,8 +1,8 @@
-internal import Containers
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Waiting
+import Containers
+import CredentialStore
+import OAuth
+import Reactor
+import Waiting
 
 /// Stores records again that the store has lost, as after a failover to a standby that was behind.
 ///

@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import ExternalText
-internal import OAuth
+import CredentialStore
+import ExternalText
+import OAuth
 
 extension CredentialsRecords {
     /// The changes that have sessions and biometric keys of apps ended whose login ends with the same commit; none where there are

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import Cryptography
+import OAuth
+import Reactor
 
 /// Records of failures: of one user's renewals, or of a tenant's client (`ClientFaults`).
 extension CredentialsRecords {

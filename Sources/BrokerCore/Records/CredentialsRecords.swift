@@ -1,11 +1,11 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import OAuth
-internal import Reactor
-internal import Renewal
-internal import Synchronization
-internal import Waiting
+import CredentialStore
+import Cryptography
+import ExternalText
+import OAuth
+import Reactor
+import Renewal
+import Synchronization
+import Waiting
 
 /// The credentials, in the store and in the cache. Every change of them is made here, in one commit with its events.
 final class CredentialsRecords: Sendable {

@@ -1,7 +1,7 @@
-internal import Cryptography
-internal import ExternalText
+import Cryptography
+import ExternalText
 package import HTTPCodec
-internal import JSON
+import JSON
 package import OAuth
 
 /// What is stored under a storage key, as it was read or written last. Immutable. An object, so that a reader of the cache

@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import OAuth
+import Reactor
 
 /// The search of a background job for the records whose due marks have passed.
 struct DueRecords {

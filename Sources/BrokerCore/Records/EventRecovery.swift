@@ -1,7 +1,7 @@
-internal import Containers
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
+import Containers
+import CredentialStore
+import Cryptography
+import OAuth
 
 /// Appends events again that the store has lost after listeners of this process may have got them: listeners of other
 /// replicas would else never get them. They get new positions in the log, so a listener may get an event twice.

@@ -1,6 +1,6 @@
-internal import Cryptography
-internal import OAuth
-internal import Reactor
+import Cryptography
+import OAuth
+import Reactor
 
 /// The due marks of a token: when something is to be done about it before it expires.
 ///

@@ -1,9 +1,9 @@
-internal import Containers
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
+import Containers
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
 
 /// What was committed lately, in case the store loses the commits; see `RecentCommits`.
 extension Journal {

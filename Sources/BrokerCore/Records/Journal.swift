@@ -1,10 +1,10 @@
 package import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Renewal
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
+import Reactor
+import Renewal
 
 /// The grants that the store did not take, sealed and durable on this process's own disk.
 ///

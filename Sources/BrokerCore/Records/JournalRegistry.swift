@@ -1,11 +1,11 @@
 package import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
+import Cryptography
+import ExternalText
+import JSON
 package import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Reactor
+import Synchronization
+import Waiting
 
 /// The journals of all replicas, as their owners have registered them in the shared store.
 ///

@@ -1,5 +1,5 @@
-internal import CredentialStore
-internal import OAuth
+import CredentialStore
+import OAuth
 
 /// Stores the records of logins and of apps' codes again that the store has lost with its last commits. Else a login that has ended
 /// would be pending again, and its code would be presented to the provider a second time, which ends the session that was granted for

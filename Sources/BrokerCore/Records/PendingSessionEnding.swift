@@ -1,7 +1,7 @@
 package import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
+import Cryptography
+import ExternalText
+import JSON
 package import OAuth
 
 /// Sessions of apps that are to be ended, because the end of a login, another login or the removal of a client has ended what they

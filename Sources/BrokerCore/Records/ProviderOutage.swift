@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
+import Reactor
 
 /// An outage of a provider of which listeners were told. While its record exists, no replica tells of it again; the replica
 /// that removes the record tells of its end.

@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
+import Reactor
 
 /// A wave: the provider refuses the refresh tokens of many users at once, so that no session ends by it. While the record exists,
 /// a set whose refresh is refused is held (`HeldMark`), and one held set is tried from time to time, for all replicas.

@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
 
 /// What this process last made of a record: it stored that record, or removed it. `RecentCommits` has it for some time, in case
 /// the store loses the commit.

@@ -1,9 +1,9 @@
-internal import Containers
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import Containers
+import CredentialStore
+import Cryptography
+import OAuth
+import Reactor
+import Synchronization
 
 /// Keeps a copy of what this process stored and removed in the last 15 minutes, sealed under a key of its own.
 ///

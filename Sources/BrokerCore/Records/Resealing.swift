@@ -1,5 +1,5 @@
 package import CredentialStore
-internal import Reactor
+import Reactor
 
 /// Seals everything in a store under the first key of its keyring, while other processes use the store.
 ///

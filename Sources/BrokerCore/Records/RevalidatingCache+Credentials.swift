@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import ExternalText
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import ExternalText
+import OAuth
+import Reactor
 
 extension RevalidatingCache where Key == CredentialsID, Value == CredentialsSnapshot {
     /// The cache of credentials, from which each change that the bus announces removes the older entry.

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Waiting
+import CredentialStore
+import OAuth
+import Reactor
+import Waiting
 
 /// Carries out again what the store has lost with its last commits of tenants, API keys, clients, biometric keys and operators'
 /// profiles: that this process has created, changed or removed them. Else an API key that was deleted would open everything again, for as long as

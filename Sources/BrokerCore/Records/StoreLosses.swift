@@ -1,10 +1,10 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
+import Reactor
+import Synchronization
 
 /// Which loss of commits was the last one of the store, as its replicas have written into it. So a process that has just started
 /// learns of a failover that happened before, and all replicas have one name for it.

@@ -1,11 +1,11 @@
-internal import Containers
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Waiting
+import Containers
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
+import Reactor
+import Waiting
 
 /// Stores records of some kinds again, beside credentials, that the shared store has lost. `StoreRecovery` walks over what this
 /// process knows of them, and compares versions.

@@ -1,7 +1,7 @@
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import OAuth
+import Reactor
+import Synchronization
+import Waiting
 
 /// Whether the shared store has lost commits lately: in a failover to a standby that was behind, or because it was restored
 /// from a backup.

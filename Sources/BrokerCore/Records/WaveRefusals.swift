@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
 package import OAuth
-internal import Reactor
+import Reactor
 
 /// The sessions of a tenant that the provider has lately ended by a refused refresh, as all replicas count them. Each commit that
 /// ends such a session writes this record anew, so that no two replicas count refusals past each other. Refreshes that succeed are

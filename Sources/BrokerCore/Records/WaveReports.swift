@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
+import Reactor
 
 /// What one replica asks all of them where the refusals of a tenant may be a wave: how many of the tenant's refreshes each has
 /// seen succeed. The change feed announces the record, and each replica that has seen any answers in a record of its own.

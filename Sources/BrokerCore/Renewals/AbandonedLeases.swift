@@ -1,6 +1,6 @@
-internal import OAuth
-internal import Synchronization
-internal import Waiting
+import OAuth
+import Synchronization
+import Waiting
 
 /// The leases that renewals of this process gave up with an unknown outcome, or could not release because the store did not
 /// answer. `LeaseRecovery` waits for them.

@@ -1,9 +1,9 @@
-internal import Containers
-internal import CredentialStore
-internal import ExternalText
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import Containers
+import CredentialStore
+import ExternalText
+import OAuth
+import Reactor
+import Synchronization
 
 /// Which clients their providers do not accept, as when a secret has expired. That concerns all users at once and says nothing
 /// about their sessions. So the provider is asked again once in 30 s for all users together, and at once when the tenant is

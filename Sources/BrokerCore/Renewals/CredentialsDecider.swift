@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// Decides what is to be done about credentials: by the policy, and by the renewals that this process has tried.
 final class CredentialsDecider: Sendable {

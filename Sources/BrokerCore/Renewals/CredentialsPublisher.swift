@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Renewal
-internal import Synchronization
-internal import Waiting
+import CredentialStore
+import OAuth
+import Reactor
+import Renewal
+import Synchronization
+import Waiting
 
 /// Stores what a renewal brought, in place of exactly the version that it started from.
 ///

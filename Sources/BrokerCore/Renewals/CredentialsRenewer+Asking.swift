@@ -1,11 +1,11 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import OAuth
-internal import Reactor
-internal import Renewal
-internal import Waiting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import OAuth
+import Reactor
+import Renewal
+import Waiting
 
 /// The calls of a renewal to its provider, and what their answers mean.
 extension CredentialsRenewer {

@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Renewal
-internal import Waiting
+import CredentialStore
+import OAuth
+import Reactor
+import Renewal
+import Waiting
 
 /// Reads what a renewal starts from, and waits while another replica renews.
 extension CredentialsRenewer {

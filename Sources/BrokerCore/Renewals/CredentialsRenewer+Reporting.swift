@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Waiting
+import CredentialStore
+import OAuth
+import Reactor
+import Waiting
 
 /// Reports how a renewal ends that brings nothing: to its callers, to listeners, to other replicas, in the record of the
 /// user's failures. Reports the end of every renewal in the log and the metrics.

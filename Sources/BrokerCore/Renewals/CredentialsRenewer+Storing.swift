@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Reactor
-internal import Renewal
+import CredentialStore
+import Cryptography
+import OAuth
+import Reactor
+import Renewal
 
 /// Stores what a renewal brought: new credentials, or the end of the session.
 extension CredentialsRenewer {

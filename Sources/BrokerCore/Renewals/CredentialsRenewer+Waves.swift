@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import OAuth
+import Reactor
 
 /// A session whose refresh the provider has refused: it ends, or it is held because of a wave.
 extension CredentialsRenewer {

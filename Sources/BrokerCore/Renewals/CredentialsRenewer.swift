@@ -1,10 +1,10 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import OAuth
-internal import Reactor
-internal import Renewal
-internal import Waiting
+import CredentialStore
+import Cryptography
+import ExternalText
+import OAuth
+import Reactor
+import Renewal
+import Waiting
 
 /// Renews credentials, each storage key's by one renewal at a time: single flight within this process, a lease among replicas.
 package final class CredentialsRenewer: Sendable {

@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import CredentialStore
+import Cryptography
+import ExternalText
+import OAuth
+import Reactor
+import Synchronization
 package import Waiting
 
 /// Handles tokens that are about to expire: renews them for tenants that want it, and notifies listeners of the others, once for

@@ -1,5 +1,5 @@
-internal import CredentialStore
-internal import OAuth
+import CredentialStore
+import OAuth
 
 /// Sets that an import has brought. Such a set takes the place of the one before it and does not renew it: its grant is another one.
 /// If it is not believed, the session before it goes on with its own refresh token.

@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Synchronization
-internal import Waiting
+import CredentialStore
+import Cryptography
+import OAuth
+import Synchronization
+import Waiting
 
 /// Verifies the sets of credentials that were stored before they were verified.
 ///

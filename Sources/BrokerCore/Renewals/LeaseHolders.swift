@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import ExternalText
-internal import OAuth
-internal import Renewal
-internal import Synchronization
+import CredentialStore
+import ExternalText
+import OAuth
+import Renewal
+import Synchronization
 
 /// The names under which this process holds leases, and which holders of leases in the store have ended.
 ///

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import CredentialStore
+import OAuth
+import Reactor
+import Synchronization
 
 /// Extends the leases of attempts that wait for a provider. So a lease can be short, and other replicas soon notice that its
 /// holder has died.

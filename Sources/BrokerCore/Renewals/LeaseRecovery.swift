@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import CredentialStore
+import OAuth
+import Reactor
+import Synchronization
 
 /// Finds the leases of renewals, of any replica, that have run out or were given up, and renews their credentials. The refresh
 /// token may be spent, and a provider that rotates tokens accepts a spent one for a few seconds only.

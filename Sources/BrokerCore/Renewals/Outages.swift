@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import CredentialStore
+import OAuth
+import Reactor
+import Synchronization
+import Waiting
 
 /// Tells listeners of outages of providers, once for all replicas: `provider.degraded` when the first replica's circuit opens,
 /// `provider.recovered` when the first replica gets an answer. The circuits do not depend on it. Where the store is away, the

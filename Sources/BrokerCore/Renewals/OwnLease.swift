@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Renewal
+import CredentialStore
+import OAuth
+import Reactor
+import Renewal
 
 /// The lease of one attempt of this process on one record: taken, extended meanwhile, given back. `end` comes last, when the
 /// attempt has nothing left to store.

@@ -1,6 +1,6 @@
-internal import CredentialStore
+import CredentialStore
 package import OAuth
-internal import Reactor
+import Reactor
 
 /// The one place that says whether the provider may be asked now about one set of credentials, why not, and until when.
 ///
@@ -184,7 +184,7 @@ package final class ProviderGate: Sendable {
         guard records.isShared, renewal.snapshot.version > 0 else { return nil }
         do throws(StoreError) {
             let (records, row) = (records, CredentialsRecords.recordID(renewal.id))
-            let stored = try await records.within(CredentialsRecords.statementLimit) { () async throws(StoreError) in
+            let stored = try await time.within(CredentialsRecords.statementLimit) { () async throws(StoreError) in
                 try await records.vault.readSealed(row)
             }
             guard let lease = stored?.lease else { return nil }

@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import OAuth
+import Reactor
 
 /// A record that is to be stored in place of exactly one version, and the state of the tries to do so.
 struct Publication: Sendable {

@@ -1,9 +1,9 @@
-internal import Containers
-internal import CredentialStore
-internal import HTTPCodec
+import Containers
+import CredentialStore
+import HTTPCodec
 package import OAuth
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// What has failed lately with one set of credentials, so that the provider is not asked about it again at once.
 ///

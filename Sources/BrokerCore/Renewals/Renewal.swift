@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Reactor
-internal import Renewal
-internal import Waiting
+import CredentialStore
+import Cryptography
+import OAuth
+import Reactor
+import Renewal
+import Waiting
 
 /// One renewal: what it is about, what it starts from, and what has come of it so far. The functions that make it, which read, ask,
 /// store and report, are those of `CredentialsRenewer`; `RenewalRun` calls them in the order that `RenewalAttempt` decides on.

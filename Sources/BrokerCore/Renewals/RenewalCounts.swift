@@ -1,7 +1,7 @@
-internal import Containers
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import Containers
+import OAuth
+import Reactor
+import Synchronization
 
 /// How many refreshes of each tenant have succeeded at this replica lately, in memory only.
 final class RenewalCounts: Sendable {

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Renewal
+import CredentialStore
+import OAuth
+import Reactor
+import Renewal
 
 /// One attempt to renew one set of credentials: carries out the steps that `RenewalAttempt` decides on, all of them in `carryOut`.
 ///

@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Renewal
-internal import Waiting
+import CredentialStore
+import OAuth
+import Reactor
+import Renewal
+import Waiting
 
 /// Work with the refresh token of a session that does not spend it. No renewal of the storage key runs meanwhile, at any
 /// replica: both take the lease in the record's row.

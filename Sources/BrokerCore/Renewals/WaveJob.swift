@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import CredentialStore
+import Cryptography
+import OAuth
+import Reactor
+import Synchronization
 package import Waiting
 
 /// What is to be done during waves and after them: puts back the sessions that ended before a wave was noticed, tries one held

@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import CredentialStore
+import OAuth
+import Reactor
+import Synchronization
 
 /// How many refreshes of each tenant succeed, at all replicas. Each counts its own in memory, and tells the others by a record in
 /// the store (`WaveReport`) only where a wave may begin, or is on: a refresh writes nothing by itself.

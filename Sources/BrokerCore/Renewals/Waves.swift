@@ -1,10 +1,10 @@
-internal import Containers
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Containers
+import CredentialStore
+import Cryptography
+import OAuth
+import Reactor
+import Synchronization
+import Waiting
 
 /// The brake on waves: where a provider refuses the refresh tokens of many users of a tenant at once, as after a bad deployment
 /// there, their sessions are held and do not end. A held set is not renewed; its token is served while it lives. `WaveJob` tries

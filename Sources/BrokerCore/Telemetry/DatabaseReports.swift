@@ -1,8 +1,8 @@
-internal import Containers
+import Containers
 package import CredentialStore
 package import Postgres
-internal import Reactor
-internal import Synchronization
+import Reactor
+import Synchronization
 
 /// Logs the errors of the database: each kind of error at once, and then once a second at most, with the number of errors since
 /// its last line. While a database does not answer, every request meets the same error, and hundreds of lines a second would

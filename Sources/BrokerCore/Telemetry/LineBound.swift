@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// Limits the log lines about one kind of event: the first line is written at once, a further one only after a pause, with the
 /// number of events since the last line.

@@ -1,10 +1,10 @@
 package import CredentialStore
-internal import Cryptography
+import Cryptography
 package import ExternalText
 package import HTTPCodec
 package import HTTPSClient
 package import JOSE
-internal import JSON
+import JSON
 package import OAuth
 package import Postgres
 package import Reactor

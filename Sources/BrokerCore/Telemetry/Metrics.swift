@@ -1,7 +1,7 @@
-internal import CredentialStore
-internal import HTTPCodec
+import CredentialStore
+import HTTPCodec
 package import OAuth
-internal import Synchronization
+import Synchronization
 
 /// Counters in Prometheus' text format. Label values come from route tables and enumerations, never from requests, so that the
 /// number of series is bounded.

@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import Reactor
-internal import Synchronization
+import CredentialStore
+import Reactor
+import Synchronization
 
 /// Logs outages of the store: when one begins, then every ten seconds at most with the number of calls that have failed since
 /// the last line, and when it ends. Counts each failed call in the metrics.

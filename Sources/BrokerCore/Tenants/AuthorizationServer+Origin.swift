@@ -1,5 +1,5 @@
-internal import HTTPSClient
-internal import OAuth
+import HTTPSClient
+import OAuth
 
 extension AuthorizationServer {
     /// The scheme, host and port of the token endpoint: servers of one origin share one budget of requests. An address that is

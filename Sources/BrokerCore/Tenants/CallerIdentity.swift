@@ -1,7 +1,7 @@
 package import Cryptography
 package import ExternalText
-internal import HTTPSClient
-internal import OAuth
+import HTTPSClient
+import OAuth
 
 /// Who a caller proves to be, in place of a secret that it was given: a name in its certificate, or the subject of a token that an
 /// issuer of workloads' tokens has signed.

@@ -1,5 +1,5 @@
-internal import CredentialStore
-internal import OAuth
+import CredentialStore
+import OAuth
 
 extension CallerKey {
     /// What a rotation of a key asks for.

@@ -1,5 +1,5 @@
-internal import Containers
-internal import CredentialStore
+import Containers
+import CredentialStore
 package import OAuth
 
 /// Keys of several tenants.

@@ -1,7 +1,7 @@
 package import CredentialStore
 package import Cryptography
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 package import OAuth
 package import Reactor
 

@@ -1,6 +1,6 @@
-internal import Cryptography
+import Cryptography
 package import ExternalText
-internal import JSON
+import JSON
 package import OAuth
 
 /// What logins have found of a resource's authorization server, kept in the tenant's record: its issuer, and the client that the

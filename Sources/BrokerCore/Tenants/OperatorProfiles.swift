@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import Cryptography
+import CredentialStore
+import Cryptography
 package import ExternalText
 package import JSON
 package import OAuth
-internal import Reactor
+import Reactor
 
 /// The providers' profiles that operators put, beside those that the program carries and in their place.
 ///

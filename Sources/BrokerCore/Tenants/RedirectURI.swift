@@ -1,6 +1,6 @@
 package import ExternalText
 package import HTTPCodec
-internal import OAuth
+import OAuth
 
 /// Addresses to which browsers are sent back after a login (RFC 6749 §3.1.2).
 package enum RedirectURI {

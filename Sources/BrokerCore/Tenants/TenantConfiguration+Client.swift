@@ -1,10 +1,10 @@
-internal import Cryptography
+import Cryptography
 package import ExternalText
-internal import HTTPSClient
-internal import JOSE
+import HTTPSClient
+import JOSE
 package import JSON
-internal import OAuth
-internal import Reactor
+import OAuth
+import Reactor
 
 /// What a tenant's client shows its provider: how it is read, written, and kept from one configuration to the next.
 extension TenantConfiguration {

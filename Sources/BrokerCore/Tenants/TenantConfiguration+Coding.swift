@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import ExternalText
+import Cryptography
+import ExternalText
 package import HTTPSClient
 package import JSON
 package import OAuth

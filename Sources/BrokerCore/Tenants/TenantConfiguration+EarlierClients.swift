@@ -1,6 +1,6 @@
-internal import Cryptography
-internal import ExternalText
-internal import OAuth
+import Cryptography
+import ExternalText
+import OAuth
 
 /// Clients that the broker has made at a tenant's authorization server before the present one.
 ///

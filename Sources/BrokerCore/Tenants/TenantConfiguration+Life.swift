@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import OAuth
+import ExternalText
+import OAuth
 
 /// How long what the provider grants lives, and what keeps it alive.
 extension TenantConfiguration {

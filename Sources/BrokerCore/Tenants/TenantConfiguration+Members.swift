@@ -1,9 +1,9 @@
-internal import Cryptography
-internal import ExternalText
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
+import Cryptography
+import ExternalText
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
 
 /// The members of a tenant beside its provider and its client: each is read, checked and written by its line here, in this order.
 /// `init(_:rules:isStored:profile:)` checks what concerns several members.

@@ -1,7 +1,7 @@
 package import ExternalText
-internal import HTTPSClient
+import HTTPSClient
 package import JSON
-internal import OAuth
+import OAuth
 
 /// The operator's profile that a tenant uses, and that its record bears; see `OperatorProfiles`.
 extension TenantConfiguration {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import OAuth
+import ExternalText
+import OAuth
 
 /// Pushed authorization requests and keys of tokens: what tenant, profile and metadata say together.
 extension TenantConfiguration {

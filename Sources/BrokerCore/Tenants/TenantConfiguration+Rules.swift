@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
+import ExternalText
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
 
 extension TenantConfiguration {
     /// What the rules of members need to know of the object that is read.

@@ -1,7 +1,7 @@
 package import Cryptography
 package import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
+import HTTPCodec
+import HTTPSClient
 package import OAuth
 
 /// A tenant's registration at its provider: the checked content of `PUT /tenants/{tenant}`.

@@ -1,9 +1,9 @@
-internal import Containers
+import Containers
 package import CredentialStore
-internal import Cryptography
+import Cryptography
 package import OAuth
 package import Reactor
-internal import Synchronization
+import Synchronization
 
 /// A tenant as it was when it was read. Immutable. An object, so that passing it on counts one reference, and not one for each
 /// part.

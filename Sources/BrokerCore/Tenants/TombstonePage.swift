@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
+import CredentialStore
+import Cryptography
+import OAuth
 
 /// Tombstones of one tenant as earlier builds wrote them: many in one record, each with the version up to which a record of the
 /// tenant has ended. A record belongs to the page that the first byte of its digest names. This build only reads pages.

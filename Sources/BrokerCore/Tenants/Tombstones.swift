@@ -1,8 +1,8 @@
-internal import Containers
+import Containers
 package import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Reactor
+import Cryptography
+import OAuth
+import Reactor
 
 /// Tells records that were put back into the database after they had ended: API keys that were deleted or rotated, credentials of
 /// users who have logged out.

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import OAuth
+import ExternalText
+import OAuth
 
 /// When refused refreshes of a tenant count as a wave: as a fault at the provider that concerns many users, and not as the end of
 /// each of their sessions. The member `wave` of a tenant.

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 extension TokenFileFormat {
     /// A file of `~/.aws/sso/cache`, as the AWS CLI and botocore write it. After a refresh its times end in `UTC`, and the refresh

@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 extension TokenFileFormat {
     /// The token of a session of Authlib as JSON.

@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 extension TokenFileFormat {
     /// `hosts.yml` of gh: the user of each host, and since gh 2.40 several users. The tokens have no end and no refresh token. Where

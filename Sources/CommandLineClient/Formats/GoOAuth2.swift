@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 extension TokenFileFormat {
     /// A token of Go's x/oauth2 as JSON. Its time has the offset of where it was written, and is in the year 1 for no end.

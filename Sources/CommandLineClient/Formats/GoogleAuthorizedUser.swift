@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 extension TokenFileFormat {
     /// google-auth's `Credentials.to_json()`, and the `application_default_credentials.json` of gcloud, which has no access token.

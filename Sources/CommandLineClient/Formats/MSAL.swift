@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import JSON
-internal import OAuth
+import ExternalText
+import JSON
+import OAuth
 
 extension TokenFileFormat {
     /// The token cache of MSAL in its JSON form, which MSAL for Python, .NET, Java, Go and Node have in common. Times in it are

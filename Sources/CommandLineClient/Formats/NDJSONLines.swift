@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 /// The lines of a file in the form of `POST /credentials/import`. It holds one line and one piece of the file at most.
 struct NDJSONLines {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 extension TokenFileFormat {
     /// Connections of Nango: one answer of its `GET /connection/{id}`, a list of them, an object with the list `connections`, or

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 extension TokenFileFormat {
     /// A session of oauth2-proxy in clear, as its code keeps it: `{"AccessToken": "…", "RefreshToken": "…", "Email": "…"}`, one

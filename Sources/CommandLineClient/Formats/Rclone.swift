@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 extension TokenFileFormat {
     /// rclone's configuration: the remotes of it that have a token, which is Go's x/oauth2 as JSON.

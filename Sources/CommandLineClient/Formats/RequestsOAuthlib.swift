@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 extension TokenFileFormat {
     /// The token of a session of requests-oauthlib as JSON, whose scopes are a list.

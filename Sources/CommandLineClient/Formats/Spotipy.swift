@@ -1,4 +1,4 @@
-internal import ExternalText
+import ExternalText
 
 extension TokenFileFormat {
     /// The cache of spotipy's `CacheFileHandler`. It has no client identifier.

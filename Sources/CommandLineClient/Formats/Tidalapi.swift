@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+import ExternalText
+import JSON
 
 extension TokenFileFormat {
     /// A session of tidalapi, in which each member is an object of its own: `{"access_token": {"data": "…"}}`. It has neither the

@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import JSON
-internal import OAuth
+import ExternalText
+import JSON
+import OAuth
 
 /// A kind of file in which another program keeps tokens.
 struct TokenFileFormat: Sendable {

@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import JSON
-internal import OAuth
+import ExternalText
+import JSON
+import OAuth
 
 /// Makes lines of `POST /credentials/import` of what a file has.
 struct TokenFileLines {

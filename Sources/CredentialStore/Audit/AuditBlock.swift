@@ -1,4 +1,4 @@
-internal import Cryptography
+import Cryptography
 package import OAuth
 
 /// Consecutive entries of one chain of the audit log. One commit writes them, and no commit changes them.

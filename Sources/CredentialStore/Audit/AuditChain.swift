@@ -1,5 +1,5 @@
-internal import Containers
-internal import ExternalText
+import Containers
+import ExternalText
 package import OAuth
 
 /// A chain of the audit log, as the store has it.

@@ -1,6 +1,6 @@
-internal import Cryptography
-internal import ExternalText
-internal import JSON
+import Cryptography
+import ExternalText
+import JSON
 package import OAuth
 
 /// What happened, for the audit log. Has no secret: a caller of an initializer passes names and numbers only.

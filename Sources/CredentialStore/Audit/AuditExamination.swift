@@ -1,6 +1,6 @@
-internal import Cryptography
-internal import ExternalText
-internal import JSON
+import Cryptography
+import ExternalText
+import JSON
 package import OAuth
 
 /// Checks the whole audit log: the hashes and numbers of every chain, the signatures, and that every end of a chain that

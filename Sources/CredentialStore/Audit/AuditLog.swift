@@ -1,7 +1,7 @@
-internal import ExternalText
+import ExternalText
 package import OAuth
-internal import Synchronization
-internal import Waiting
+import Synchronization
+import Waiting
 
 /// Writes the audit log of one process.
 ///

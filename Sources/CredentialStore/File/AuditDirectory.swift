@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import Glibc
+import ExternalText
+import Glibc
 package import OAuth
-internal import Reactor
-internal import Synchronization
+import Reactor
+import Synchronization
 
 /// The audit log in a store's directory, for reading, also while a process uses the store.
 ///

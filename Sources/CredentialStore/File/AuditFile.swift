@@ -1,6 +1,6 @@
-internal import ExternalText
-internal import OAuth
-internal import Reactor
+import ExternalText
+import OAuth
+import Reactor
 
 /// What the file of a chain contains.
 struct AuditFile {

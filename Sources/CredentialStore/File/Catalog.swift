@@ -1,6 +1,6 @@
-internal import Glibc
-internal import OAuth
-internal import Reactor
+import Glibc
+import OAuth
+import Reactor
 
 /// The list of a store's records, and the last segment of the log, so that a missing file is noticed.
 ///

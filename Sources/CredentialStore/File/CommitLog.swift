@@ -1,5 +1,5 @@
-internal import Glibc
-internal import Reactor
+import Glibc
+import Reactor
 
 /// The write-ahead log: the commits whose changes are not durable in their files yet. A commit takes place when its
 /// frame is durable in this file, at the price of one synchronization, however many files the commit changes.

@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// The result of examining a store's log. The events behind the last gap can be saved.
 struct ExaminedLog {

@@ -1,7 +1,7 @@
-internal import ExternalText
-internal import Glibc
-internal import OAuth
-internal import Reactor
+import ExternalText
+import Glibc
+import OAuth
+import Reactor
 
 /// The audit log in a store's directory: one file for each chain, with one frame for each block. The name of a file is
 /// the name of its chain.

@@ -1,5 +1,5 @@
-internal import Containers
-internal import OAuth
+import Containers
+import OAuth
 
 /// The removal of entries that are too many; see `RecordStore.trimLog`. The state says which entries of a tenant do not count any
 /// more; their octets go when most of a segment does not count.

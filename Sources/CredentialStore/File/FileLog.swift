@@ -1,7 +1,7 @@
-internal import Containers
-internal import Glibc
-internal import OAuth
-internal import Reactor
+import Containers
+import Glibc
+import OAuth
+import Reactor
 
 /// The log of events in a store's directory: frames in segment files. The name of a segment is the sequence of its
 /// first entry.

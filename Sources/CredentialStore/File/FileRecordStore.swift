@@ -1,5 +1,5 @@
 package import OAuth
-internal import Reactor
+import Reactor
 
 /// Records in files below one directory, for a single process with a disk of its own.
 ///

@@ -1,6 +1,6 @@
-internal import Glibc
-internal import OAuth
-internal import Reactor
+import Glibc
+import OAuth
+import Reactor
 
 extension FileRecords {
     /// A change as the write-ahead log records it, and the draft that it needs. The draft is written before the commit

@@ -1,6 +1,6 @@
-internal import Glibc
-internal import OAuth
-internal import Reactor
+import Glibc
+import OAuth
+import Reactor
 
 extension FileRecords {
     /// Creates the store where there is none, recovers, and checks every file. To be called once, before all other

@@ -1,6 +1,6 @@
-internal import Glibc
-internal import OAuth
-internal import Reactor
+import Glibc
+import OAuth
+import Reactor
 
 /// The records in a directory, which a crash never leaves half written.
 ///

@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 package import Reactor
 
 /// An error of a file store. No case carries content.

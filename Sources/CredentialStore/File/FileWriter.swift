@@ -1,5 +1,5 @@
-internal import Glibc
-internal import Reactor
+import Glibc
+import Reactor
 
 /// Changes the files of a store, and tracks which changes are not durable yet.
 ///

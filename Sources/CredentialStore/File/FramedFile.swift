@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import Glibc
+import Cryptography
+import Glibc
 
 /// The content of a file with its kind and format in front and its SHA-256 digest behind, so that truncation and disk
 /// errors are noticed. Protection against deliberate changes comes from the seals of the records.

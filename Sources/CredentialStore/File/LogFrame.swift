@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// The entries that one commit adds to the log: the length (4), then a `FramedFile` with the sequence of the first
 /// entry and the entries. All entries of a commit are in one frame, so that none of them is missing when another is

@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// Which entries of the log do not count any more, as the content of a file.
 struct LogState: Equatable {

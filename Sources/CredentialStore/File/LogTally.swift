@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// How many entries the segments of the log have of each tenant, without those that do not count and without markers.
 struct LogTally {

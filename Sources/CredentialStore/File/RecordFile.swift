@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import OAuth
+import Cryptography
+import OAuth
 
 /// A record as the content of a file. The content includes the identity, so that a renamed or moved file is noticed.
 enum RecordFile {

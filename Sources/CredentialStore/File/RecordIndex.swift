@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// An index, in memory, of the records that have a look-up digest, an expiry, a due mark or a lease.
 struct RecordIndex {

@@ -1,5 +1,5 @@
-internal import Cryptography
-internal import OAuth
+import Cryptography
+import OAuth
 
 /// The path of a record's file in the store's directory: `tree/kind/tenant/name`.
 struct RecordPath: Hashable, Sendable {

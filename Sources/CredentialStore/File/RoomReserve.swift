@@ -1,5 +1,5 @@
-internal import Glibc
-internal import Reactor
+import Glibc
+import Reactor
 
 /// Disk space that is kept for commits which add next to nothing, such as logouts and renewals: a file whose blocks are
 /// reserved, and which is removed when the disk is full. Until it is whole again, no other commit takes place, so that

@@ -1,4 +1,4 @@
-internal import OAuth
+import OAuth
 
 /// A segment of the log that is written again, without the entries that do not count. A gap takes their place.
 struct SegmentDraft {

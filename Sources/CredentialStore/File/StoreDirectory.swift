@@ -1,7 +1,7 @@
-internal import CLinux
-internal import Glibc
-internal import OAuth
-internal import Reactor
+import CLinux
+import Glibc
+import OAuth
+import Reactor
 
 /// A call on the file system that is about to be made. Tests let calls fail as they would on a full or broken disk, or
 /// in a process that has died.

@@ -1,5 +1,5 @@
-internal import Glibc
-internal import OAuth
+import Glibc
+import OAuth
 package import Reactor
 
 /// Why a repair did not write a new store. Retrying helps when the cause that the text names has been removed.

@@ -1,6 +1,6 @@
-internal import Glibc
-internal import OAuth
-internal import Reactor
+import Glibc
+import OAuth
+import Reactor
 
 /// The result of examining one file of a store's directory.
 package struct ExaminedFile: Sendable, Equatable {

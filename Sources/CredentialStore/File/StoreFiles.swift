@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// The directory of a store, with errors that name the store and the file.
 ///

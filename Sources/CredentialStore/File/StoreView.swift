@@ -1,5 +1,5 @@
-internal import OAuth
-internal import Reactor
+import OAuth
+import Reactor
 
 /// The content that a store's directory will have when the changes in the write-ahead log have been made. Changes no
 /// file.

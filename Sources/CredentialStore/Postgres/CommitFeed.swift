@@ -1,5 +1,5 @@
-internal import Postgres
-internal import Synchronization
+import Postgres
+import Synchronization
 
 /// The task that listens for the commits of other replicas, from `watch` to `close`.
 final class CommitFeed: Sendable {

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import OAuth
+import ExternalText
+import OAuth
 
 /// The payload of the notification by which a replica tells the others of a commit: names and versions, no content.
 ///

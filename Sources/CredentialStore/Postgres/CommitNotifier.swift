@@ -1,6 +1,6 @@
-internal import Postgres
-internal import Reactor
-internal import Synchronization
+import Postgres
+import Reactor
+import Synchronization
 
 /// Sends a replacement for notices that may not have been sent: as soon as the database can be reached again, the other
 /// replicas are told that anything may have changed.

@@ -1,6 +1,6 @@
-internal import Postgres
-internal import Reactor
-internal import Synchronization
+import Postgres
+import Reactor
+import Synchronization
 
 /// Detects that a PostgreSQL has lost commits that this process may have seen: after a failover to an asynchronous
 /// standby, a recovery to a point in time, or a restore of an old copy of its files.

@@ -1,5 +1,5 @@
-internal import Postgres
-internal import Reactor
+import Postgres
+import Reactor
 
 /// One step in the history of the schema.
 struct Migration: Sendable {

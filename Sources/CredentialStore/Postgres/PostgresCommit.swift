@@ -1,6 +1,6 @@
-internal import OAuth
-internal import Postgres
-internal import Reactor
+import OAuth
+import Postgres
+import Reactor
 
 /// The statements for a commit, in as few round trips as detecting conflicts allows.
 ///

@@ -1,6 +1,6 @@
-internal import OAuth
-internal import Postgres
-internal import Reactor
+import OAuth
+import Postgres
+import Reactor
 
 /// Makes the changes of a commit in PostgreSQL.
 struct PostgresCommitter: Sendable {

@@ -1,6 +1,6 @@
-internal import OAuth
-internal import Postgres
-internal import Reactor
+import OAuth
+import Postgres
+import Reactor
 
 /// The log of events in PostgreSQL.
 ///

@@ -1,7 +1,7 @@
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Synchronization
+import OAuth
+import Postgres
+import Reactor
+import Synchronization
 
 /// Removes the entries of the log in PostgreSQL that are too many; see `RecordStore.trimLog` and `LogShares`.
 ///

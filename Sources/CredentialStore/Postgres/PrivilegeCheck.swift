@@ -1,6 +1,6 @@
-internal import Postgres
-internal import Reactor
-internal import Synchronization
+import Postgres
+import Reactor
+import Synchronization
 
 /// Asks the database which privileges the role lacks, for operators: without one, every call that needs it fails, and the
 /// server's answer does not say which one it is.

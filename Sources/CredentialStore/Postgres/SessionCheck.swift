@@ -1,6 +1,6 @@
-internal import Postgres
-internal import Reactor
-internal import Synchronization
+import Postgres
+import Reactor
+import Synchronization
 
 /// Asks each new session whether its server is the primary, before the session is lent.
 ///

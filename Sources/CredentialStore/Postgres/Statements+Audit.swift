@@ -1,4 +1,4 @@
-internal import Postgres
+import Postgres
 
 /// The SQL of the audit log.
 extension Statements {

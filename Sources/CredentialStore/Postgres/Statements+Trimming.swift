@@ -1,4 +1,4 @@
-internal import Postgres
+import Postgres
 
 /// The SQL that removes entries of the log.
 extension Statements {

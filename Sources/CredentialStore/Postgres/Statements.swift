@@ -1,4 +1,4 @@
-internal import Postgres
+import Postgres
 
 /// The SQL of the record store. Tables are named without a schema; the role's `search_path` determines it.
 enum Statements {

@@ -1,5 +1,5 @@
-internal import Postgres
-internal import Reactor
+import Postgres
+import Reactor
 
 /// The connections of a PostgreSQL store, with the store's time limit, its retries and its errors.
 struct StoreDatabase: Sendable {

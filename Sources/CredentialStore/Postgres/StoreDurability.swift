@@ -1,6 +1,6 @@
-internal import Postgres
-internal import Reactor
-internal import Synchronization
+import Postgres
+import Reactor
+import Synchronization
 
 /// Why a commit that PostgreSQL has acknowledged may be gone after a crash of the server or of its machine.
 package enum DurabilityFlaw: Sendable, Hashable {

@@ -1,5 +1,5 @@
-internal import OAuth
-internal import Postgres
+import OAuth
+import Postgres
 
 /// Reads records and log entries from the rows that `Statements` selects.
 enum StoreRows {

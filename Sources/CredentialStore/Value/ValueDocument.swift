@@ -1,7 +1,7 @@
-internal import Cryptography
-internal import OAuth
-internal import Reactor
-internal import Synchronization
+import Cryptography
+import OAuth
+import Reactor
+import Synchronization
 
 /// The whole content of a store as one value: what a `ValueRecordStore` keeps in a program's storage.
 ///

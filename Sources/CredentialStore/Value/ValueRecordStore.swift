@@ -1,8 +1,8 @@
-internal import Cryptography
+import Cryptography
 package import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Waiting
+import Reactor
+import Synchronization
+import Waiting
 
 /// One value of a storage that is not the broker's: an entry of a keychain, for example.
 package protocol ValueStorage: Sendable {

@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import OAuth
 
 /// `/oauth2/authorize`: an app sends its user's browser here to log in (RFC 6749 §4.1.1).
 struct AppAuthorizationRoutes {

@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
 
 /// `/oauth2/challenge`: an app signs a challenge to prove that it has a key. Scripts of any origin may ask for one.
 struct AppChallengeRoutes {

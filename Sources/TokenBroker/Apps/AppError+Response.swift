@@ -1,7 +1,7 @@
 package import BrokerCore
-internal import HTTPCodec
+import HTTPCodec
 package import HTTPServer
-internal import JSON
+import JSON
 
 extension AppError {
     /// The error in the form of RFC 6749 §5.2.

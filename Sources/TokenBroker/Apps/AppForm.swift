@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
+import BrokerCore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import OAuth
 
 /// The parameters of an app's request (RFC 6749 §3.1 and §3.2): none may occur twice, one without a value counts as left out, and
 /// unknown ones are ignored.

@@ -1,7 +1,7 @@
-internal import BrokerCore
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
+import BrokerCore
+import HTTPCodec
+import HTTPServer
+import OAuth
 
 /// The files by which devices learn which apps open links of the broker's host.
 struct AppLinkRoutes {

@@ -1,7 +1,7 @@
-internal import BrokerCore
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
+import BrokerCore
+import HTTPCodec
+import HTTPServer
+import JSON
 
 /// What OAuth libraries look up of the broker: RFC 8414, and of OpenID Connect Discovery 1.0 what is true of a broker that issues no
 /// ID tokens.

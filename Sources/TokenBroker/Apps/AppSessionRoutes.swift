@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
 
 /// `/tenants/{tenant}/sessions`, for the admin: the sessions of apps, and the biometric keys that begin such sessions.
 struct AppSessionRoutes {

@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
+import BrokerCore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
 
 /// `/oauth2/token` and `/oauth2/revoke`, for apps: they are OAuth clients of the broker, and need no API key.
 struct AppTokenRoutes {

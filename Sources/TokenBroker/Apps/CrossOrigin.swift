@@ -1,6 +1,6 @@
-internal import BrokerCore
-internal import HTTPCodec
-internal import HTTPServer
+import BrokerCore
+import HTTPCodec
+import HTTPServer
 
 /// What scripts of any origin may call: apps that run in browsers (Fetch, "CORS protocol"). No answer depends on the browser's
 /// credentials, and no script may have them sent.

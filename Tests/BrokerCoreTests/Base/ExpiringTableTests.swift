@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import Testing
+import BrokerTesting
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 @Suite struct `A table of values that expire` {
     private let time = ManualTime()

@@ -1,6 +1,6 @@
-internal import BrokerCore
-internal import Reactor
-internal import Testing
+import BrokerCore
+import Reactor
+import Testing
 
 @Suite struct `Token buckets` {
     private static func instant(_ milliseconds: Int64) -> MonotonicInstant {

@@ -1,6 +1,6 @@
-internal import BrokerCore
-internal import ExternalText
-internal import OAuth
+import BrokerCore
+import ExternalText
+import OAuth
 import Testing
 
 @Suite struct `Reading values that are text` {

@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Testing
+import CredentialStore
+import OAuth
+import Reactor
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// The orders in which a change, what the store tells of it, and readings and writings of the same key can meet. A value
 /// is its record's version.

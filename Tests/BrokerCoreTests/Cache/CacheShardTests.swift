@@ -1,7 +1,7 @@
-internal import Reactor
-internal import Testing
+import Reactor
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// The shard is told the hash of each key, so that a test can have all keys meet.
 @Suite struct `One shard of what is kept in memory` {

@@ -1,9 +1,9 @@
-internal import BrokerTesting
-internal import OAuth
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import OAuth
+import Reactor
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 // What the tests of caches keep.
 extension Int: Cacheable {}

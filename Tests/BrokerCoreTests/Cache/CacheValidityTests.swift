@@ -1,7 +1,7 @@
-internal import Reactor
-internal import Testing
+import Reactor
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 @Suite struct `Cache validity` {
     enum Step: Sendable {

@@ -1,11 +1,11 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import OAuth
+import Reactor
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 @Suite struct `Cached records` {
     private struct Item: RecordValue, Equatable {

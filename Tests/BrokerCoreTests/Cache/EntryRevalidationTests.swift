@@ -1,9 +1,9 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Testing
+import CredentialStore
+import OAuth
+import Reactor
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 @Suite struct `Revalidation of a cache entry` {
     private typealias Cache = RevalidatingCache<String, Int>

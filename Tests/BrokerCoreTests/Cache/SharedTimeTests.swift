@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Testing
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import OAuth
+import Reactor
+import Synchronization
+import Testing
 
 @Suite struct `The shared store's time` {
     /// One answer of a database that is asked for the time.

@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import OAuth
-internal import Synchronization
-internal import Testing
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import OAuth
+import Synchronization
+import Testing
 
 @Suite(.timeLimit(.minutes(1))) struct `Provider budget` {
     /// A budget and those who want a place of it. Each of them holds its place until the test ends its turn.

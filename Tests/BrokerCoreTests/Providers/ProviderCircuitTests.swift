@@ -1,6 +1,6 @@
-internal import BrokerCore
-internal import Reactor
-internal import Testing
+import BrokerCore
+import Reactor
+import Testing
 
 /// The rules of one circuit, without calls.
 @Suite struct `Provider circuit` {

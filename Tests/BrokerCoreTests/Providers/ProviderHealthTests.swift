@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import OAuth
-internal import Reactor
-internal import Testing
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import OAuth
+import Reactor
+import Testing
 
 /// What is known of one client at one endpoint, without calls: who is refused, who tries, and until when.
 @Suite struct `Provider health` {

@@ -1,15 +1,15 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JOSE
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Testing
+import BrokerCore
+import BrokerTesting
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JOSE
+import JSON
+import OAuth
+import Reactor
+import Synchronization
+import Testing
 
 @Suite(.timeLimit(.minutes(1))) struct `Keys of a provider` {
     private static let address = "https://op.example/keys"

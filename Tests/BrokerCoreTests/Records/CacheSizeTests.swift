@@ -1,8 +1,8 @@
-internal import OAuth
-internal import Reactor
-internal import Testing
+import OAuth
+import Reactor
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 @Suite struct `Credentials that are kept in memory` {
     private static let now = MonotonicInstant(nanoseconds: 1)

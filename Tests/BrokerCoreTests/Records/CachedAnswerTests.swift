@@ -1,11 +1,11 @@
-internal import Cryptography
-internal import ExternalText
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Testing
+import Cryptography
+import ExternalText
+import OAuth
+import Reactor
+import Synchronization
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 extension CredentialsSnapshot {
     /// What a user has under that name.

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Testing
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import OAuth
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// A commit that is sent again to a store that does not answer.
 @Suite struct `Commit retries` {

@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import OAuth
-internal import Testing
+import CredentialStore
+import OAuth
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 @Suite struct `What this process knows is newer than what the store shows` {
     /// Credentials of version 7 that have replaced the tokens 1 and 2.

@@ -1,12 +1,12 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Testing
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import JSON
+import OAuth
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 @Suite struct `The memory of recent commits` {
     private struct Setting {

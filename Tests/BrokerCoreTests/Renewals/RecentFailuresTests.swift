@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import OAuth
-internal import Reactor
-internal import Testing
+import BrokerCore
+import BrokerTesting
+import OAuth
+import Reactor
+import Testing
 
 /// For how long, and for what, a failure keeps the provider from being asked about one set of credentials.
 @Suite struct `Recent failures` {

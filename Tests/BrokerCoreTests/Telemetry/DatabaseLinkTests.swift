@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import Postgres
-internal import Synchronization
-internal import Testing
+import BrokerCore
+import BrokerTesting
+import Postgres
+import Synchronization
+import Testing
 
 @Suite struct `The database's link in the log` {
     @Test(

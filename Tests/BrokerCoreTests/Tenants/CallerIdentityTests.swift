@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import Testing
+import BrokerCore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import Testing
 
 @Suite struct `An identity of a caller` {
     private static func label(_ count: Int) -> String { String(repeating: "a", count: count) }

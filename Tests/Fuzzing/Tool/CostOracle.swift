@@ -1,4 +1,4 @@
-internal import CFuzzing
+import CFuzzing
 
 /// What reading an input may cost of the processor. Other load on the machine is not in it, but for what it does to the caches;
 /// so a cost counts only when it is too high each time.

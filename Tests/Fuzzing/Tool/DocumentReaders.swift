@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
+import BrokerCore
+import Cryptography
+import ExternalText
+import HTTPSClient
+import JSON
+import OAuth
 
 /// What is read of JSON documents.
 enum DocumentReaders {

@@ -1,6 +1,6 @@
-internal import CFuzzing
-internal import FoundationEssentials
-internal import Glibc
+import CFuzzing
+import FoundationEssentials
+import Glibc
 
 /// Gives hostile input to one reader of the project; see `usage`.
 @main struct Fuzz {

@@ -1,5 +1,5 @@
-internal import CFuzzing
-internal import Glibc
+import CFuzzing
+import Glibc
 
 /// A reader of the project that gets bytes from outside or from a disk. What is wrong with it ends the program by SIGABRT, as
 /// LLVM's libFuzzer wants it.

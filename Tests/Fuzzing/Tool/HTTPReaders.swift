@@ -1,8 +1,8 @@
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import OAuth
-internal import Reactor
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import OAuth
+import Reactor
 
 /// What is read of HTTP, of its fields and of addresses.
 enum HTTPReaders {

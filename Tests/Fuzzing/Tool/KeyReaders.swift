@@ -1,7 +1,7 @@
-internal import Cryptography
-internal import ExternalText
-internal import JOSE
-internal import JSON
+import Cryptography
+import ExternalText
+import JOSE
+import JSON
 
 /// What is read of tokens and keys.
 enum KeyReaders {

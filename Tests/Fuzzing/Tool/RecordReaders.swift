@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import OAuth
+import BrokerCore
+import CredentialStore
+import Cryptography
+import ExternalText
+import OAuth
 
 /// What is read of the content of sealed records, once they are open. Builds before and after this one have written some of
 /// them, and what is in them came from callers and providers.

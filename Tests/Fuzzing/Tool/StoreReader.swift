@@ -1,8 +1,8 @@
-internal import CredentialStore
-internal import Cryptography
-internal import FoundationEssentials
-internal import Glibc
-internal import OAuth
+import CredentialStore
+import Cryptography
+import FoundationEssentials
+import Glibc
+import OAuth
 
 /// What a start, an examination and a repair make of an embedded store of which one file has other content.
 struct StoreReader {

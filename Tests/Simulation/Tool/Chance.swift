@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// Numbers drawn from a seed (SplitMix64): the same ones for the same seed, on every machine.
 struct Chance: RandomNumberGenerator {

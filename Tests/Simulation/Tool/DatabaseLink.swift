@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import OAuth
+import Reactor
 
 /// One process's way to the database, which delays and loses what goes over it, and the news that come back.
 ///

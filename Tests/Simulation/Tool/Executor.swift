@@ -1,4 +1,4 @@
-internal import CSimulation
+import CSimulation
 
 /// What runs in the simulated world and can die or stand still: a replica's process, or the world itself, which does
 /// neither.

@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// What goes wrong in a world, and when: drawn from its seed.
 ///

@@ -1,5 +1,5 @@
-internal import CredentialStore
-internal import OAuth
+import CredentialStore
+import OAuth
 
 /// The disk that a replica's journal is on: it outlives the process, takes a while, and can be full.
 ///

@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 
 /// What a run is told.
 struct Options {

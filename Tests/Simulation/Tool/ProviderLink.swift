@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import Reactor
+import BrokerCore
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import Reactor
 
 /// One process's way to the provider, whose answers come late, damaged, or not at all.
 ///

@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
+import BrokerCore
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
 
 /// A place where one process of the broker runs after the other, with the disk of its journal and the clock of its machine.
 ///

@@ -1,6 +1,6 @@
-internal import CredentialStore
-internal import OAuth
-internal import Reactor
+import CredentialStore
+import OAuth
+import Reactor
 
 /// The store that the replicas share: real records and leases in memory, in the world's time, with what the judge wants to
 /// know of each commit.

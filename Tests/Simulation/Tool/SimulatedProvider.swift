@@ -1,5 +1,5 @@
-internal import OAuth
-internal import Reactor
+import OAuth
+import Reactor
 
 /// The provider: users' sessions, whose refresh tokens rotate, and each of which it ends where a spent token is presented
 /// after its grace.

@@ -1,6 +1,6 @@
-internal import BrokerCore
-internal import OAuth
-internal import Reactor
+import BrokerCore
+import OAuth
+import Reactor
 
 /// A replica's clocks: the machine's wall clock, which can be wrong and be set, and the one that only runs forward.
 ///

@@ -1,6 +1,6 @@
-internal import CSimulation
-internal import Glibc
-internal import Reactor
+import CSimulation
+import Glibc
+import Reactor
 
 /// Runs whole replicas of the broker in simulated worlds, each drawn from a seed, and says what of the promises did not
 /// hold there.

@@ -1,4 +1,4 @@
-internal import Reactor
+import Reactor
 
 /// What worlds came to together.
 struct Totals {

@@ -1,8 +1,8 @@
-internal import BrokerCore
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import OAuth
+import BrokerCore
+import CredentialStore
+import Cryptography
+import ExternalText
+import OAuth
 
 /// What a caller has sent to a process that may stand still.
 ///

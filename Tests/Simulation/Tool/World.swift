@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import CSimulation
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import OAuth
-internal import Reactor
+import BrokerCore
+import CSimulation
+import CredentialStore
+import Cryptography
+import ExternalText
+import OAuth
+import Reactor
 
 /// How a store can be broken.
 enum Break: String, CaseIterable {

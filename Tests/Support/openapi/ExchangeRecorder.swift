@@ -1,12 +1,12 @@
-internal import BrokerCore
-internal import ExternalText
-internal import FoundationEssentials
+import BrokerCore
+import ExternalText
+import FoundationEssentials
 package import HTTPCodec
-internal import HTTPServer
-internal import JSON
+import HTTPServer
+import JSON
 package import Reactor
-internal import Synchronization
-internal import TokenBroker
+import Synchronization
+import TokenBroker
 
 /// Remembers what brokers answered, to be held against openapi.yaml.
 package final class ExchangeRecorder: Sendable {

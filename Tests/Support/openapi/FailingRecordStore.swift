@@ -1,5 +1,5 @@
 package import CredentialStore
-internal import Synchronization
+import Synchronization
 
 /// A store in memory that fails when it is told to.
 package final class FailingRecordStore: ForwardingStore {

@@ -1,4 +1,4 @@
-internal import Glibc
+import Glibc
 package import JSON
 
 /// Runs `contract.py`, which reads openapi.yaml and holds things against it.

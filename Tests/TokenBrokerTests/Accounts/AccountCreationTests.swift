@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import DevelopmentProvider
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import Testing
+import TokenBroker
 
 @Suite struct `Accounts that are created if needed` {
     private static let create = "policy=create_if_needed"

@@ -1,14 +1,14 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import HTTPServer
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// The broker as an app at an Authgear server. The server is another broker, which keeps the same rules for its own apps.
 @Suite struct `A broker as an app of another broker` {

@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
 
 /// `/tenants/{tenant}/clients`.
 @Suite struct `Registrations of apps` {

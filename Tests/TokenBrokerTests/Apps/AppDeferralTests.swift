@@ -1,13 +1,13 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// Apps whose requests one replica could not answer in time, and that come to another replica.
 @Suite struct `Apps that another replica did not answer` {

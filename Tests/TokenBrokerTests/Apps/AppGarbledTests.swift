@@ -1,11 +1,11 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
 
 /// Refresh tokens of apps that were altered on their way.
 @Suite struct `Garbled tokens of apps` {

@@ -1,12 +1,12 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// Requests of apps that waited in the sockets of a process which stood still, while the apps went on elsewhere.
 @Suite struct `Late requests of apps` {

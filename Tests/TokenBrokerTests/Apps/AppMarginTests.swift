@@ -1,8 +1,8 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import JSON
-internal import OAuth
-internal import Testing
+import BrokerTesting
+import CredentialStore
+import JSON
+import OAuth
+import Testing
 
 /// Refreshes of apps that count an access token as over some minutes before its end.
 @Suite struct `Access tokens of apps near their end` {

@@ -1,12 +1,12 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import Reactor
+import Testing
+import TokenBroker
 
 /// What apps in browsers and OAuth libraries meet at the broker's own endpoints.
 @Suite struct `Endpoints of apps for scripts and libraries` {

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
 
 /// Refresh tokens and codes of apps that come again or too late.
 @Suite struct `Late tokens and codes of apps` {

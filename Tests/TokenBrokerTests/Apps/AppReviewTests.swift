@@ -1,16 +1,16 @@
-internal import AuthTesting
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import AuthTesting
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
 /// What attackers, failures and other users must not do to sessions of apps.
 @Suite struct `Sessions of apps, attacked` {

@@ -1,13 +1,13 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// Sessions of apps, at replicas that hear of each other's changes, and a store that loses its last commits.
 @Suite(.timeLimit(.minutes(1))) struct `Sessions that a store has lost` {

@@ -1,14 +1,14 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import JOSE
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import JOSE
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// The grant by which an app lets another app of its device in, and what it rests on.
 @Suite struct `App to app` {

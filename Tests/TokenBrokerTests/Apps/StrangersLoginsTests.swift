@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import Reactor
+import Testing
+import TokenBroker
 
 /// Logins that browsers without a key begin at `/oauth2/authorize`.
 @Suite(.timeLimit(.minutes(1))) struct `Logins that strangers begin` {

@@ -1,14 +1,14 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Postgres
+import Reactor
+import Testing
+import TokenBroker
 
 /// How many requests `/oauth2/token` takes in a minute.
 @Suite(.timeLimit(.minutes(2))) struct `Limits of the token endpoint` {

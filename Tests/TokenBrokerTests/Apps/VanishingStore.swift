@@ -1,7 +1,7 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import OAuth
-internal import Synchronization
+import BrokerTesting
+import CredentialStore
+import OAuth
+import Synchronization
 
 /// A memory store that takes one more commit, and answers nothing from then on.
 final class VanishingStore: ForwardingStore {

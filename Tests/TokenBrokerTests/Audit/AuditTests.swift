@@ -1,14 +1,14 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
+import Synchronization
+import Testing
+import TokenBroker
 
 /// What the audit log tells of requests.
 @Suite struct `Audit of requests` {

@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 @Suite struct `Refusals by the API` {
     private static let forcing = ["11003", "6001", "11001", "11002", "11101"]

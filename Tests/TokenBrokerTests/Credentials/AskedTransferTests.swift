@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import JOSE
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import Cryptography
+import ExternalText
+import HTTPCodec
+import JOSE
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// What a grant was asked for, on its way from one broker to another.
 @Suite struct `Moving what a grant was asked for` {

@@ -1,15 +1,15 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
 /// The calls that an import makes to have a refresh token exchanged.
 @Suite struct `Presenting imported refresh tokens` {

@@ -1,14 +1,14 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 @Suite struct `Importing credentials` {
     private static func broker(_ tenant: String = #"{"client_id": "c1", "scopes": ["r_usr"]}"#) async throws

@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPSClient
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// Imports whose refresh tokens are presented, at a provider whose tokens are verified.
 @Suite struct `Imported sets that are verified` {

@@ -1,8 +1,8 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Testing
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import JSON
+import Testing
 
 /// Requests that waited in the sockets of a process which stood still, and whose callers may have gone on at another replica.
 @Suite struct `Late changes of credentials` {

@@ -1,13 +1,13 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// `withheld` of `GET /credentials/status`: why the provider would not be asked now for another token, and until when.
 @Suite(.timeLimit(.minutes(1))) struct `What keeps the provider from being asked` {

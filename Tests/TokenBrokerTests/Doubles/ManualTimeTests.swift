@@ -1,6 +1,6 @@
-internal import BrokerTesting
-internal import Synchronization
-internal import Testing
+import BrokerTesting
+import Synchronization
+import Testing
 
 @Suite(.timeLimit(.minutes(1))) struct `Time that a test moves` {
     @Test func `a wait for sleepers ends with its task`() async {

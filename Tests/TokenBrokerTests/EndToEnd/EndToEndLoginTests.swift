@@ -1,12 +1,12 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import DevelopmentProvider
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import Testing
+import TokenBroker
 
 @Suite struct `A login from end to end` {
     @Test(arguments: ProviderProfile.withLoginPage)

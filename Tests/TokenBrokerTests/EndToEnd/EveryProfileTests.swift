@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
+import BrokerTesting
+import DevelopmentProvider
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
 
 /// Each shipped profile with the broker on one side and, from the same document, the development provider on the other.
 ///

@@ -1,9 +1,9 @@
-internal import BrokerTesting
-internal import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Testing
+import BrokerTesting
+import DevelopmentProvider
+import ExternalText
+import HTTPCodec
+import JSON
+import Testing
 
 @Suite struct `A provider over HTTPS` {
     /// Past the lifetime of every access token, for both sides.

@@ -1,12 +1,12 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import HTTPServer
+import OAuth
+import Synchronization
+import Testing
+import TokenBroker
 
 /// How events leave together: `Settings.eventSpan`. Time stands still unless a test moves it.
 @Suite(.timeLimit(.minutes(2))) struct `Batches of events` {

@@ -1,11 +1,11 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import OAuth
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// Two replicas, and a store that loses the commit of events that a listener of one of them has got.
 @Suite(.timeLimit(.minutes(1))) struct `Events that a store loses` {

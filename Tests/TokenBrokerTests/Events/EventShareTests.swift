@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import OAuth
+import Testing
+import TokenBroker
 
 /// `GET /events` when the log has had too many events.
 @Suite(.timeLimit(.minutes(2))) struct `Stream of events that were too many` {

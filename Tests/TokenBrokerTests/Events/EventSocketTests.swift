@@ -1,15 +1,15 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
 /// `GET /events` over real connections.
 @Suite(.timeLimit(.minutes(5))) struct `Events over sockets` {

@@ -1,15 +1,15 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
+import Synchronization
+import Testing
+import TokenBroker
 
 /// `GET /events` without sockets. Time stands still unless a test moves it.
 @Suite(.timeLimit(.minutes(2))) struct `Stream of events` {

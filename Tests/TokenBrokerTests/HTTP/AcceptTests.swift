@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import Testing
+import TokenBroker
 
 @Suite struct `Choosing between a page and JSON` {
     private static func type(of accept: [String]) async throws -> String? {

@@ -1,11 +1,11 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import Reactor
+import Testing
+import TokenBroker
 
 /// Runs `body` against a broker's service on a socket.
 func withSocket(

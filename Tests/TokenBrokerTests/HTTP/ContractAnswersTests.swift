@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import Reactor
+import Testing
+import TokenBroker
 
 /// Brings every answer about that openapi.yaml describes, and holds each against its description.
 @Suite struct `Contract of answers` {

@@ -1,8 +1,8 @@
-internal import AuthTesting
-internal import BrokerTesting
-internal import HTTPCodec
-internal import HTTPSClient
-internal import Testing
+import AuthTesting
+import BrokerTesting
+import HTTPCodec
+import HTTPSClient
+import Testing
 
 /// Brings about the answers of `/app2app/…` that openapi.yaml describes.
 struct ContractAppToApp {

@@ -1,14 +1,14 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import DevelopmentProvider
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import Reactor
+import Testing
+import TokenBroker
 
 /// Brings about the answers of `/credentials…` that openapi.yaml describes.
 struct ContractCredentials {

@@ -1,6 +1,6 @@
-internal import BrokerTesting
-internal import HTTPCodec
-internal import Testing
+import BrokerTesting
+import HTTPCodec
+import Testing
 
 @Suite struct `Contract of Prefer` {
     // A field of separators alone once ended the process.

@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import Testing
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import Testing
 
 /// Begins logins at a provider that takes pushed requests, and reads tokens that are bound to keys.
 struct ContractPushedLogins {

@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import FoundationEssentials
+import HTTPCodec
+import JSON
+import Testing
+import TokenBroker
 
 @Suite struct `Contract` {
     @Test func `openapi yaml is OpenAPI, and its examples fit their schemas`() async throws {

@@ -1,6 +1,6 @@
-internal import BrokerTesting
-internal import HTTPCodec
-internal import Testing
+import BrokerTesting
+import HTTPCodec
+import Testing
 
 /// The exchanges of imports and exports.
 struct ContractTransfers {

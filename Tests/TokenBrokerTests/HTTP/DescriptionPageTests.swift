@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import Testing
+import TokenBroker
 
 /// The page at `/docs`. That it is what openapi.yaml says, Deploy/test checks by `Tests/Support/openapi/page --check`.
 @Suite struct `The page that shows the API` {

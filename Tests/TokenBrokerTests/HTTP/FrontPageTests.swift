@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import Testing
+import TokenBroker
 
 @Suite struct `The page at the root` {
     @Test func `leads a browser on`() async throws {

@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import Postgres
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import Postgres
+import Testing
+import TokenBroker
 
 @Suite struct `Probes` {
     /// Sleeps are held: the probe's patience must not end by itself.

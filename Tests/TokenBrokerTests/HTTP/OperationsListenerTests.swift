@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import Dispatch
-internal import HTTPCodec
-internal import HTTPServer
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import Dispatch
+import HTTPCodec
+import HTTPServer
+import Reactor
+import Testing
+import TokenBroker
 
 @Suite(.timeLimit(.minutes(1))) struct `A listener for probes and metrics` {
     private static let operations = ["/livez", "/healthz", "/readyz", "/metrics"]

@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import JSON
+import Testing
+import TokenBroker
 
 @Suite struct `Binding a login to a browser` {
     private static let granted = BrokerHarness.token("access-1", refresh: "refresh-1")

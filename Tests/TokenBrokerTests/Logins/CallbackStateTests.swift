@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Postgres
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Postgres
+import Testing
+import TokenBroker
 
 @Suite struct `A login's state` {
     private static let granted = BrokerHarness.token("access-1", refresh: "refresh-1", scope: "r_usr", userID: 42)

@@ -1,14 +1,14 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Postgres
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Postgres
+import Testing
+import TokenBroker
 
 /// `"browser_binding": "confirm"`: a code is redeemed once its user has said yes on the broker's own page.
 @Suite struct `The confirm step` {

@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import JSON
+import Testing
+import TokenBroker
 
 @Suite struct `Finishing a login with the caller's own redirect_uri` {
     private static let tenant = #"""

@@ -1,14 +1,14 @@
-internal import AuthTesting
-internal import BrokerCore
-internal import BrokerTesting
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import AuthTesting
+import BrokerCore
+import BrokerTesting
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// What has another client registered in place of one, and what does not: a client that stays although its server has forgotten it
 /// lets no user log in, and each client that is replaced for nothing stays registered at the server.

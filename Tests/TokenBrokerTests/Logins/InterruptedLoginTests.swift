@@ -1,14 +1,14 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPSClient
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// Logins whose process ends between the provider's grant and the commit that stores it: no grant is left that nothing uses.
 @Suite struct `Logins that a process does not end` {

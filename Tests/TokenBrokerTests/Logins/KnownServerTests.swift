@@ -1,13 +1,13 @@
-internal import AuthTesting
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import AuthTesting
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// The server that the users of a resource have logged in at, where the resource names several.
 @Suite struct `The known server of a resource` {

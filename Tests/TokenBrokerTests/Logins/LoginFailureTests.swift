@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// What a caller, an operator and a browser are told of a login that failed.
 @Suite(.timeLimit(.minutes(5))) struct `Why a login failed` {

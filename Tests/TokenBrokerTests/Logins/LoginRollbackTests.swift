@@ -1,13 +1,13 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// Two replicas, and a store that loses the commits in which a login ended.
 @Suite(.timeLimit(.minutes(1))) struct `Logins that end in commits that a store loses` {

@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import JSON
+import Testing
+import TokenBroker
 
 /// Several browsers open the address for a new login after the end of a session: the first one that ends its login has it.
 @Suite(.timeLimit(.minutes(1))) struct `A new login that another one has overtaken` {

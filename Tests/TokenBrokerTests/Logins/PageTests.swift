@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import Cryptography
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import Cryptography
+import HTTPCodec
+import HTTPSClient
+import JSON
+import Testing
+import TokenBroker
 
 @Suite struct `What a browser is shown` {
     private static let returning = #"""

@@ -1,14 +1,14 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import Reactor
+import Testing
+import TokenBroker
 
 /// Logins whose parameters the provider gets from the broker (RFC 9126).
 @Suite(.timeLimit(.minutes(1))) struct `Pushed authorization requests` {

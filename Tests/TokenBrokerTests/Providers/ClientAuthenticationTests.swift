@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import Synchronization
+import Testing
+import TokenBroker
 
 /// How a client shows a provider who it is, of whom only the metadata is known.
 @Suite struct `The authentication of a client` {

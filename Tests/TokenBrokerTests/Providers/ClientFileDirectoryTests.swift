@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import HTTPCodec
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
 @Suite struct `A file outside the directories for files of tenants` {
     @Test(arguments: ["client_secret_file", "client_assertion_file"])

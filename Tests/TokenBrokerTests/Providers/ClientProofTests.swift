@@ -1,15 +1,15 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JOSE
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JOSE
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
 /// A client that shows its provider what a file has, what a key signs, or a certificate.
 @Suite struct `What a client shows its provider` {

@@ -1,16 +1,16 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import DevelopmentProvider
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import HTTPServer
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// The broker and a provider that requires pushed requests, verifies each proof and binds refresh tokens to their keys.
 @Suite(.timeLimit(.minutes(1))) struct `Bound tokens at a provider that verifies them` {

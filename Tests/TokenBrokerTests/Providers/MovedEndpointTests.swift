@@ -1,13 +1,13 @@
-internal import AuthTesting
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import AuthTesting
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// Providers whose metadata name another token endpoint, or other ways to authenticate, than they did when they were last read.
 @Suite struct `A token endpoint that has moved` {

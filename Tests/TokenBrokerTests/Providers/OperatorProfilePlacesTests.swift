@@ -1,13 +1,13 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import JSON
+import OAuth
+import Synchronization
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// How many profiles a broker has room for, and what deleted ones take of it.
 @Suite(.timeLimit(.minutes(2))) struct `The room for operators' profiles` {

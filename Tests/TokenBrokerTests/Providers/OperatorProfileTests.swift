@@ -1,14 +1,14 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import DevelopmentProvider
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import DevelopmentProvider
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// Profiles that operators put, and the tenants that use them.
 @Suite(.timeLimit(.minutes(1))) struct `A profile that an operator puts` {

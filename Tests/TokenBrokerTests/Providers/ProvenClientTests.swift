@@ -1,16 +1,16 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JOSE
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JOSE
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
 /// Pushed requests and bound tokens of clients that show something new in each request.
 @Suite(.timeLimit(.minutes(1))) struct `Clients with keys of their own` {

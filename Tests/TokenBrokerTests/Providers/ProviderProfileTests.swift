@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import Foundation
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import Foundation
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// Providers by their names: each with what its profile asks for and nothing else, and with answers as its documentation has them.
 @Suite(.timeLimit(.minutes(1))) struct `A provider by its name` {

@@ -1,8 +1,8 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Testing
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import JSON
+import Testing
 
 /// The header fields that a tenant has the broker send to its provider.
 @Suite struct `Header fields for a provider` {

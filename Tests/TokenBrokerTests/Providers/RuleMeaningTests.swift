@@ -1,9 +1,9 @@
-internal import AuthTesting
-internal import BrokerTesting
-internal import HTTPCodec
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import AuthTesting
+import BrokerTesting
+import HTTPCodec
+import JSON
+import Testing
+import TokenBroker
 
 /// What the `error_rules` of a profile say of a refused refresh, where its lists of errors name the codes that mean the same.
 @Suite(.timeLimit(.minutes(1))) struct `The rules of a profile` {

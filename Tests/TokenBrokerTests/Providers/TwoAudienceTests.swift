@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// One consent, two audiences: the refresh token of a login under two tenants, each of which has it refreshed for its own scopes.
 @Suite struct `A refresh token that serves two audiences` {

@@ -1,14 +1,14 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// Profiles that an earlier version has stored, with an address of a request of the provider's own that cannot be filled.
 @Suite(.timeLimit(.minutes(1))) struct `An address that cannot be filled` {

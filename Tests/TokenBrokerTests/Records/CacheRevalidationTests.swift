@@ -1,16 +1,16 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
-internal import Waiting
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import JSON
+import OAuth
+import Postgres
+import Reactor
+import Synchronization
+import Testing
+import TokenBroker
+import Waiting
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// Brokers whose own work has begun, on a store that tells what it is asked for.
 @Suite(.timeLimit(.minutes(1))) struct `Cache revalidation` {

@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPCodec
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import HTTPCodec
+import OAuth
+import Reactor
+import Synchronization
+import Testing
+import TokenBroker
 
 /// Two replicas at one database. The database's clock, and the provider's, are right; the first replica's machine has its
 /// wall clock set.

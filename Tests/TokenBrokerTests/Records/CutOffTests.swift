@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// What a replica answers that cannot reach the store, while others can and change what is stored.
 @Suite struct `A replica that is cut off from the store` {

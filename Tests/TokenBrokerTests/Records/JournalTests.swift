@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import FoundationEssentials
-internal import HTTPCodec
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import FoundationEssentials
+import HTTPCodec
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
 @Suite struct `The journal` {
     private static let row = RecordID(.credentials, TenantName("t1")!, key: "default")

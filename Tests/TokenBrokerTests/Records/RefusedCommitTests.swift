@@ -1,15 +1,15 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPCodec
-internal import HTTPSClient
-internal import OAuth
-internal import Postgres
-internal import Reactor
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import HTTPCodec
+import HTTPSClient
+import OAuth
+import Postgres
+import Reactor
+import Synchronization
+import Testing
+import TokenBroker
 
 /// What becomes of what a provider has granted while PostgreSQL refuses to store it until an operator has put that right.
 @Suite struct `Commits that PostgreSQL refuses` {

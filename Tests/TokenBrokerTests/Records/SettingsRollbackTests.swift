@@ -1,14 +1,14 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// Two replicas, and a store that loses commits of tenants, API keys and clients.
 @Suite(.timeLimit(.minutes(1))) struct `Settings that a store loses with its last commits` {

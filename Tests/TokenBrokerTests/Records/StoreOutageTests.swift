@@ -1,12 +1,12 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import OAuth
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import OAuth
+import Synchronization
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 @Suite struct `A store that is away` {
     private struct Setting {

@@ -1,14 +1,14 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPCodec
-internal import HTTPSClient
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import HTTPCodec
+import HTTPSClient
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 @Suite(.timeLimit(.minutes(2))) struct `A store that goes back` {
     private static let force = "policy=local_force_refresh"

@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Synchronization
+import Testing
+import TokenBroker
 
 @Suite struct `Finishing what is under way` {
     /// A broker whose store went away while the provider granted new tokens, and which waits for it.

@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 @Suite struct `A forced refresh` {
     @Test(arguments: [3600, 30, -1])

@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import OAuth
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import OAuth
+import Synchronization
+import Testing
+import TokenBroker
 
 /// A replica has died in the middle of its call, and the provider takes the refresh token again for some seconds only.
 @Suite(.timeLimit(.minutes(1))) struct `A statement that hangs while the provider's grace runs` {

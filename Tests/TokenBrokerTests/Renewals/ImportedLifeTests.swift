@@ -1,12 +1,12 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// What keeps refresh tokens alive whose access token says nothing about when: imported ones without any, and those whose access tokens
 /// do not expire.

@@ -1,6 +1,6 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Testing
+import BrokerTesting
+import CredentialStore
+import Testing
 
 /// Tokens that have a part of their lifetime behind them when a caller could get them.
 @Suite struct `Tokens that came late` {

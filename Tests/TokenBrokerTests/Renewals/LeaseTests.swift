@@ -1,14 +1,14 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Synchronization
+import Testing
+import TokenBroker
 
 @Suite struct `Leases on renewals` {
     private static let row = RecordID(.credentials, TenantName("t1")!, key: "default")

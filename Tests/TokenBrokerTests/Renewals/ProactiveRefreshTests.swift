@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 @Suite(.timeLimit(.minutes(2))) struct `Refreshing without a request` {
     private static func tenant(_ lead: Int?) -> String {

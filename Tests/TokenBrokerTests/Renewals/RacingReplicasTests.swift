@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import JSON
+import Testing
+import TokenBroker
 
 @Suite struct `Two replicas that refresh the same token` {
     /// A replica of its own, on a store that all share.

@@ -1,4 +1,4 @@
-internal import BrokerTesting
+import BrokerTesting
 
 /// How long a renewal waits between its calls of the token endpoint.
 enum RenewalWaits {

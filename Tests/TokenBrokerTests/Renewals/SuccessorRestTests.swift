@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import HTTPSClient
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import HTTPSClient
+import OAuth
+import Testing
+import TokenBroker
 
 /// A provider that comes late to a call which was given up takes the refresh token in it for stolen, once the successor
 /// has been used: RFC 9700, 4.14.2.

@@ -1,10 +1,10 @@
-internal import AuthTesting
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import AuthTesting
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import OAuth
+import Testing
+import TokenBroker
 
 /// Sessions that the broker itself ends in a wave: those that a trial has presented and the provider has refused again, after days.
 @Suite(.timeLimit(.minutes(2))) struct `The end of sessions in a wave` {

@@ -1,10 +1,10 @@
-internal import AuthTesting
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import AuthTesting
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import OAuth
+import Testing
+import TokenBroker
 
 /// Records of a wave that cannot be read: they are damaged, or a newer build has written them.
 @Suite(.timeLimit(.minutes(2))) struct `A wave with records that cannot be read` {

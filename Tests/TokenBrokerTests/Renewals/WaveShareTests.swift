@@ -1,10 +1,10 @@
-internal import AuthTesting
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import AuthTesting
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import OAuth
+import Testing
+import TokenBroker
 
 /// That a wave is a share of all refreshes of its tenant, at whichever replica, at its beginning and while it lasts.
 @Suite(.timeLimit(.minutes(2))) struct `The share of a wave` {

@@ -1,13 +1,13 @@
-internal import AuthTesting
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import AuthTesting
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// A provider that refuses the refresh tokens of many users at once.
 @Suite(.timeLimit(.minutes(2))) struct `A wave of refusals` {

@@ -1,12 +1,12 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// Scopes, resources and audiences of single logins.
 @Suite(.timeLimit(.minutes(1))) struct `What a login asks for` {

@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// Revocations at addresses that are not as RFC 7009 says.
 @Suite(.timeLimit(.minutes(1))) struct `A revocation of a provider's own form` {

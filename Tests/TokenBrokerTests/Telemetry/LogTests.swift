@@ -1,16 +1,16 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Postgres
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import HTTPServer
+import JSON
+import OAuth
+import Postgres
+import Synchronization
+import Testing
+import TokenBroker
 
 @Suite struct `Logging` {
     private final class Lines: Sendable {

@@ -1,15 +1,15 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import HTTPServer
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
 @Suite struct `Counting` {
     private static func metrics(_ broker: BrokerHarness) async -> [String] {

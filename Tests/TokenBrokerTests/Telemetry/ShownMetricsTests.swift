@@ -1,11 +1,11 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import HTTPServer
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import HTTPServer
+import OAuth
+import Testing
+import TokenBroker
 
 /// The part of `/metrics` that is read from the parts of the broker which count it.
 @Suite struct `Metrics that their owners count` {

@@ -1,10 +1,10 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import OAuth
+import Testing
+import TokenBroker
 
 @Suite struct `What a store reports` {
     @Test func `is in the log, with the place of the damage, and not in the answer`() async throws {

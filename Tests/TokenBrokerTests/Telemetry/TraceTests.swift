@@ -1,14 +1,14 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
 @Suite struct `Traces` {
     private static let trace = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -1,9 +1,9 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import Cryptography
-internal import HTTPCodec
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import Cryptography
+import HTTPCodec
+import Testing
+import TokenBroker
 
 @Suite struct `The operator's keys` {
     private static let key = "0123456789abcdef0123456789abcdef"

@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import HTTPCodec
+import JSON
+import OAuth
+import Synchronization
+import Testing
+import TokenBroker
 
 /// What the keys of operators may do.
 @Suite struct `The roles of operators' keys` {

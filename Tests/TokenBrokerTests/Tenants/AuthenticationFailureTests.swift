@@ -1,12 +1,12 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import Reactor
+import Testing
+import TokenBroker
 
 @Suite(.timeLimit(.minutes(2))) struct `Requests without a valid key` {
     private static func source(_ text: String) -> NetworkSource {

@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import OAuth
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 @Suite(.timeLimit(.minutes(1))) struct `Replicas' public base URLs` {
     @Test func `that differ are told, until one was changed or its replica is gone`() async throws {

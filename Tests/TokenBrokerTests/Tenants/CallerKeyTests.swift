@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 @Suite struct `API keys` {
     private static let all = #""permissions": ["credentials:read", "credentials:write", "login", "events"]"#

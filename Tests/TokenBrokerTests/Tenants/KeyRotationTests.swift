@@ -1,12 +1,12 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import JSON
-internal import OAuth
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import JSON
+import OAuth
+import Synchronization
+import Testing
+import TokenBroker
 
 /// `POST /tenants/{tenant}/api-keys/{id}/rotate`.
 @Suite(.timeLimit(.minutes(2))) struct `The rotation of an API key` {

@@ -1,8 +1,8 @@
-internal import BrokerTesting
-internal import HTTPCodec
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import HTTPCodec
+import JSON
+import Testing
+import TokenBroker
 
 /// Parameters that the addresses of a profile need and a tenant does not have.
 @Suite(.timeLimit(.minutes(1))) struct `A parameter that is missing` {

@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
+import Reactor
+import Testing
+import TokenBroker
 
 /// How soon a revocation is heeded that another replica was told of, or that no replica can ask for.
 @Suite(.timeLimit(.minutes(2))) struct `A key that was revoked` {

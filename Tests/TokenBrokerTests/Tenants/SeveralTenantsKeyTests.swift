@@ -1,17 +1,17 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPServer
-internal import JSON
-internal import OAuth
-internal import Reactor
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import Cryptography
+import ExternalText
+import HTTPCodec
+import HTTPServer
+import JSON
+import OAuth
+import Reactor
+import Synchronization
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// API keys that are made with `tenants`.
 @Suite(.timeLimit(.minutes(2))) struct `A key of several tenants` {

@@ -1,9 +1,9 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import JSON
-internal import Reactor
-internal import Testing
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import JSON
+import Reactor
+import Testing
 
 /// What a tenant's configuration says of its client's secrets, keys and files, and what is told of it.
 @Suite struct `The client of a tenant` {

@@ -1,12 +1,12 @@
-internal import BrokerTesting
-internal import CredentialStore
-internal import HTTPCodec
-internal import JSON
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import CredentialStore
+import HTTPCodec
+import JSON
+import Synchronization
+import Testing
+import TokenBroker
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 /// Requests that change a tenant or a profile only where it is as they say.
 @Suite(.timeLimit(.minutes(1))) struct `A condition of a request` {

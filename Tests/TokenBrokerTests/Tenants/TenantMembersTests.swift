@@ -1,10 +1,10 @@
-internal import BrokerTesting
-internal import ExternalText
-internal import JSON
-internal import OAuth
-internal import Testing
+import BrokerTesting
+import ExternalText
+import JSON
+import OAuth
+import Testing
 
-@testable internal import BrokerCore
+@testable import BrokerCore
 
 @Suite struct `Members of a tenant` {
     /// What a configuration has beside the members of its table.

@@ -1,8 +1,8 @@
-internal import BrokerTesting
-internal import HTTPCodec
-internal import JSON
-internal import Testing
-internal import TokenBroker
+import BrokerTesting
+import HTTPCodec
+import JSON
+import Testing
+import TokenBroker
 
 /// Members of a change that are null, and so are to be removed.
 @Suite(.timeLimit(.minutes(1))) struct `A member that is null` {

@@ -1,13 +1,13 @@
-internal import BrokerCore
-internal import BrokerTesting
-internal import ExternalText
-internal import HTTPCodec
-internal import HTTPSClient
-internal import JSON
-internal import OAuth
-internal import Synchronization
-internal import Testing
-internal import TokenBroker
+import BrokerCore
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import HTTPSClient
+import JSON
+import OAuth
+import Synchronization
+import Testing
+import TokenBroker
 
 /// A thousand refreshes at a provider that rotates refresh tokens, in the middle of which its keys do not answer.
 @Suite struct `An outage of the provider's keys` {

@@ -1,14 +1,14 @@
-internal import AuthTesting
-internal import BrokerCore
-internal import BrokerTesting
-internal import Cryptography
-internal import ExternalText
-internal import HTTPCodec
-internal import JOSE
-internal import JSON
-internal import OAuth
-internal import Testing
-internal import TokenBroker
+import AuthTesting
+import BrokerCore
+import BrokerTesting
+import Cryptography
+import ExternalText
+import HTTPCodec
+import JOSE
+import JSON
+import OAuth
+import Testing
+import TokenBroker
 
 /// Requests to a userinfo endpoint with an access token that is bound to a key (RFC 9449 §7).
 @Suite struct `A userinfo request with a bound token` {
