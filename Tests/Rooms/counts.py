@@ -33,11 +33,11 @@ BOUNDS = {
     "loops of their own": 6,
     "memories that withhold a call": 12,
     "memories that store again": 1,
-    "other memories": 42,
+    "other memories": 43,
     "places of a variable": 2,
-    "files of renewals": 30,
-    "lines of renewals": 6_438,
-    "lines of Sources": 109_873,
+    "files of renewals": 31,
+    "lines of renewals": 6_776,
+    "lines of Sources": 110_885,
 }
 
 # Variables that have more places, and why.
