@@ -159,7 +159,8 @@ let package = Package(
             path: "Tests/Support",
             exclude: [
                 "chromium", "glewlwyd", "openapi/contract.py", "openapi/fuzz", "openapi/fuzz.toml",
-                "openapi/fuzz_apps.py", "openapi/generate", "openapi/page", "openapi/page.css", "openapi/page_schemas.py",
+                "openapi/fuzz_apps.py", "openapi/generate", "openapi/page", "openapi/page.css",
+                "openapi/page_schemas.py",
                 "openapi/requirements.txt", "servers",
             ], swiftSettings: strict),
         // Whole replicas in a simulated world: a program of its own, since it takes over Swift's runtime.

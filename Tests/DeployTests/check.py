@@ -59,7 +59,7 @@ class Program:
         listed = re.findall(r"^  (TOKEN_BROKER_\w+)( \*)?", environment, re.MULTILINE)
         self.variables = {name for name, _ in listed}
         self.secrets = {name for name, star in listed if star}
-        self.grace_s = int(re.search(r"TOKEN_BROKER_SHUTDOWN_GRACE[^;]*;\s*default (\d+)", environment)[1])
+        self.grace_s = int(re.search(r"TOKEN_BROKER_SHUTDOWN_GRACE[^;]*;\s*default\s+(\d+)", environment)[1])
 
     def check_environment(self, where, environment):
         for name, value in environment.items():
