@@ -333,9 +333,11 @@ def check_texts(program):
     expect(len(lines) >= 4, "operations/: no lines of the log were found in the pages")
     for name, line in lines:
         expect(line in events, f"{name}: the log has no line {line}")
-    sources = read("Sources/BrokerCore/Telemetry/Metrics.swift") + read("Sources/TokenBroker/OperationRoutes.swift")
-    named = set(re.findall(r'\("?(\w+)", "(?:counter|gauge|histogram)"', sources))
-    named |= set(re.findall(r'^\s*"(\w+)", "(?:counter|gauge|histogram)"', sources, re.MULTILINE))
+    sources = read("Sources/BrokerCore/Telemetry/Metrics+Help.swift")
+    named = set(re.findall(r'^\s*\(?"(\w+)", "(?:counter|gauge|histogram)"', sources, re.MULTILINE))
+    shown = re.search(r"enum Shown: .*?\n\n", sources, re.DOTALL)[0]
+    named |= {given or case for case, given in re.findall(r'^ +case (\w+)(?: = "(\w+)")?$', shown, re.MULTILINE)}
+    expect(len(named) >= 40, "Metrics+Help.swift: the names of the metrics were not found")
     tables = {"owner", *re.findall(r"TABLE (?:IF NOT EXISTS )?token_broker_(\w+)", read(
         "Sources/CredentialStore/Postgres/Migrations.swift") + read(
         "Sources/CredentialStore/Postgres/Statements.swift"))}
